@@ -1,0 +1,31 @@
+# `make demo` and `make test` do all set-up on a machine that has only Python 3.11+.
+PYTHON ?= python3
+VENV ?= .venv
+BIN = $(VENV)/bin
+SHIPPED = jormungandr jormungandr_envs wrappers/jormungandr_wrappers
+
+.PHONY: demo test check setup lint clean
+
+setup: $(VENV)/.installed
+
+$(VENV)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[dev]"
+	touch $@
+
+demo: setup
+	$(BIN)/jormungandr demo
+
+test: setup
+	$(BIN)/python -m pytest -m "not slow"
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy $(SHIPPED)
+
+check: lint
+	$(BIN)/python -m pytest
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

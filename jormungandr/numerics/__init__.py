@@ -1,0 +1,1 @@
+"""Pure functions: arrays in, arrays out; `categorical` and `returns` use torch, the rest NumPy."""
