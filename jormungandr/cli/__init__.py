@@ -1,0 +1,67 @@
+"""The command line: ``jormungandr serve | demo | actor | train | evaluate``.
+
+Each command is a module with `add_arguments` and `run`, imported when it is called: ``--help`` loads
+neither torch nor a server.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+from jormungandr.errors import JormungandrError
+from jormungandr.version import __version__
+
+__all__ = ["main"]
+
+COMMANDS = {
+    "serve": "run the service: journal, learners, inference",
+    "demo": "the release note's experiment, from actors to a comparison with intervals",
+    "actor": "run an environment against a service and submit what happens",
+    "train": "train a policy on any environment with discrete actions, in this process",
+    "evaluate": "compare a saved policy with the reference and the optimum of OUSpread-v0",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit status: 0 done, 1 failed, 2 bad arguments."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    parser = argparse.ArgumentParser(
+        prog="jormungandr",
+        description="A reinforcement-learning learner that any environment can be plugged into.",
+    )
+    parser.add_argument("--version", action="version", version=f"jormungandr {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, text in COMMANDS.items():
+        command = commands.add_parser(name, help=text, description=text)
+        if given[:1] == [name]:  # only the one that is called is imported
+            importlib.import_module(f"jormungandr.cli.{name}").add_arguments(command)
+    chosen = parser.parse_args(given)
+    try:
+        status = importlib.import_module(f"jormungandr.cli.{chosen.command}").run(chosen)
+    except JormungandrError as error:
+        print(f"jormungandr {chosen.command}: {error}", file=sys.stderr)
+        return 1
+    except ModuleNotFoundError as error:
+        extra = _EXTRAS.get(str(error.name).partition(".")[0])
+        if extra is None:
+            raise
+        wanted = f'pip install "jormungandr-rl[{extra}]"'
+        print(f"jormungandr {chosen.command} needs {error.name}: {wanted}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return int(status)
+
+
+#: Which extra brings a package that a command may miss.
+_EXTRAS = {
+    "torch": "learner",
+    "safetensors": "learner",
+    "apsw": "service",
+    "starlette": "service",
+    "uvicorn": "service",
+    "stable_baselines3": "sb3",
+}

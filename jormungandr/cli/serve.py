@@ -1,0 +1,107 @@
+"""``jormungandr serve``: the service on a socket, until SIGTERM or Ctrl-C."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ipaddress
+import logging
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from jormungandr.errors import InvalidValue
+
+__all__ = ["add_arguments", "run"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of the command."""
+    parser.add_argument("--data-dir", type=Path, required=True, help="where everything is kept")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
+    parser.add_argument("--port", type=int, default=8000, help="0 takes a free one")
+    parser.add_argument(
+        "--token-file",
+        type=Path,
+        help="holds the operator's token; made if missing (default: DATA_DIR/operator-token)",
+    )
+    parser.add_argument(
+        "--insecure",
+        action="store_true",
+        help="listen on other addresses than this machine's own although nothing is encrypted",
+    )
+    parser.add_argument("--log-level", default="warning", choices=["debug", "info", "warning"])
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Serve; return 0 after a clean shutdown."""
+    if sys.platform == "win32":
+        print("jormungandr serve runs on Linux and macOS; clients run anywhere", file=sys.stderr)
+        return 1
+    if not _is_loopback(arguments.host) and not arguments.insecure:
+        raise InvalidValue(
+            "--host",
+            "an address of this machine alone (127.0.0.1)",
+            arguments.host,
+            "requests and tokens would cross the network unencrypted; --insecure accepts that",
+        )
+    import uvicorn
+
+    from jormungandr.service.app import create_app
+    from jormungandr.service.datadir import DataDir, read_token
+
+    logging.basicConfig(
+        level=arguments.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s"
+    )
+    # Before the socket: a directory that another server holds is refused in one line.
+    DataDir(arguments.data_dir).close()
+    token_file = arguments.token_file or arguments.data_dir / "operator-token"
+    token = read_token(token_file)
+
+    class Server(uvicorn.Server):
+        """Says where it listens, and ends with status 0 when it is asked to end."""
+
+        async def startup(self, sockets: Any = None) -> None:
+            await super().startup(sockets)
+            if self.started:
+                port = self.servers[0].sockets[0].getsockname()[1]
+                print(f"listening on http://{arguments.host}:{port}", flush=True)
+                print(f"token in {token_file}", flush=True)
+
+        @contextlib.contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            # uvicorn would raise the signal again after its shutdown, and so end by it.
+            before = {
+                s: signal.signal(s, self.handle_exit) for s in (signal.SIGINT, signal.SIGTERM)
+            }
+            try:
+                yield
+            finally:
+                for number, handler in before.items():
+                    signal.signal(number, handler)
+
+    config = uvicorn.Config(
+        create_app(arguments.data_dir, token=token),
+        host=arguments.host,
+        port=arguments.port,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=5,
+        lifespan="on",
+    )
+    server = Server(config)
+    server.run()
+    return 0 if server.started else 1
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

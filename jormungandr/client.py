@@ -1,0 +1,292 @@
+"""Clients: `RemoteLearner`, the endpoint over HTTP, and `RemotePolicy`, in SB3's shape.
+
+Over the standard library: an actor process needs neither torch nor an HTTP package.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+from urllib.parse import quote
+
+import msgspec
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from jormungandr.errors import (
+    InternalError,
+    InvalidType,
+    InvalidValue,
+    JormungandrError,
+    Unavailable,
+    WaitTimeout,
+    from_dict,
+)
+from jormungandr.protocol import (
+    InferenceReply,
+    LabelReceipt,
+    LabelsLike,
+    Receipt,
+    TransitionsLike,
+)
+from jormungandr.spec import ModelSpec
+from jormungandr.transport import HttpTransport, Response, Transport
+from jormungandr.wire import encode, encode_labels, encode_transitions
+
+__all__ = ["RemoteLearner", "RemotePolicy"]
+
+T = TypeVar("T")
+
+#: Statuses after which the same bytes are sent again.
+RETRY = frozenset({408, 429, 503})
+#: Longest time one barrier request waits on the server, in seconds.
+WAIT_SLICE = 20.0
+
+
+class RemoteLearner:
+    """A model of a service, as an `Endpoint`.
+
+    A request that failed on the way, or that the service asks to repeat, is sent again with the same
+    bytes: what had arrived already is counted as `duplicate`, never twice. Errors are the classes that
+    a `Learner` raises.
+
+    Args:
+        url: of the service; None is the environment's ``JORMUNGANDR_URL``.
+        model_id: of the model.
+        token: None is ``JORMUNGANDR_TOKEN``, or the content of ``JORMUNGANDR_TOKEN_FILE``.
+        timeout: seconds for one request.
+        patience: seconds during which a request is repeated before its error is raised.
+        transport: how requests travel; tests hand in an application in memory.
+
+    Example:
+        >>> RemoteLearner("http://127.0.0.1:8000", "ou", token="secret").model_id
+        'ou'
+    """
+
+    def __init__(
+        self,
+        url: str | None,
+        model_id: str,
+        token: str | None = None,
+        *,
+        timeout: float = 30.0,
+        patience: float = 60.0,
+        transport: Transport | None = None,
+    ) -> None:
+        url = url or os.environ.get("JORMUNGANDR_URL")
+        if url is None and transport is None:
+            raise InvalidValue(
+                "url", "an address, or JORMUNGANDR_URL in the environment", "neither"
+            )
+        self.model_id = model_id
+        self.timeout, self.patience = timeout, patience
+        self._transport = transport or HttpTransport(url or "")
+        token = token or _token()
+        self._headers = {"Content-Type": "application/json"}
+        if token:
+            self._headers["Authorization"] = f"Bearer {token}"
+        self._path = f"/v1/models/{quote(model_id, safe='')}"
+
+    def create(self, spec: ModelSpec | Mapping[str, Any]) -> dict[str, Any]:
+        """Create the model, or check that it exists with this specification.
+
+        Fields that are not given match anything an existing model has.
+
+        Raises:
+            ModelConflict: it exists with another specification; the paths that differ are named.
+        """
+        given = spec.to_dict() if isinstance(spec, ModelSpec) else dict(spec)
+        body = encode({"model_id": self.model_id, "spec": given})
+        return self._object("POST", "/v1/models", body)
+
+    def add(self, transitions: TransitionsLike) -> Receipt:
+        """Submit transitions; they are durable when this returns."""
+        body = encode_transitions(transitions)
+        return self._struct("POST", f"{self._path}/experience/add", body, Receipt)
+
+    def label(self, labels: LabelsLike) -> LabelReceipt:
+        """Submit labels; they are durable when this returns."""
+        body = encode_labels(labels)
+        return self._struct("POST", f"{self._path}/labels/add", body, LabelReceipt)
+
+    def act(
+        self,
+        observations: ArrayLike,
+        deterministic: bool = False,
+        epsilon: float | None = None,
+        *,
+        distribution: bool = False,
+    ) -> InferenceReply:
+        """Choose actions for observations (B, D), or for a single one as a batch of one."""
+        x = np.asarray(observations)
+        if x.dtype.kind in "fiu" and x.ndim == 1:
+            x = x[None]
+        request: dict[str, Any] = {"observations": x}
+        if deterministic:
+            request["deterministic"] = True
+        if epsilon is not None:
+            request["epsilon"] = epsilon
+        if distribution:
+            request["distribution"] = True
+        return self._struct("POST", f"{self._path}/inference", encode(request), InferenceReply)
+
+    def wait(self, lsn: int, timeout: float | None = None) -> dict[str, Any]:
+        """Return the model's figures once everything up to `lsn` is applied with its updates.
+
+        Args:
+            lsn: from a receipt.
+            timeout: seconds; None waits for as long as it takes.
+
+        Raises:
+            WaitTimeout: it was not applied in time.
+        """
+        end = None if timeout is None else time.monotonic() + timeout
+        while True:
+            left = WAIT_SLICE if end is None else min(WAIT_SLICE, end - time.monotonic())
+            path = f"{self._path}?applied_lsn={lsn}&wait={max(0.0, left):.3f}"
+            found = self._object("GET", path)
+            if found["applied_lsn"] >= lsn:
+                return found
+            if end is not None and time.monotonic() >= end:
+                expected = f"lsn {lsn} applied within {timeout} s"
+                raise WaitTimeout(self.model_id, expected, found["applied_lsn"])
+
+    def info(self) -> dict[str, Any]:
+        """Return the model's specification and figures."""
+        return self._object("GET", self._path)
+
+    def metrics(self) -> dict[str, Any]:
+        """Return the last update's figures and the evaluations so far."""
+        return self._object("GET", f"{self._path}/metrics")
+
+    def delete(self) -> None:
+        """Delete the model and everything it learned from."""
+        self._request("DELETE", self._path)
+
+    def close(self) -> None:
+        """Close the connection; the next call opens another."""
+        self._transport.close()
+
+    def __enter__(self) -> RemoteLearner:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _object(self, method: str, path: str, body: bytes | None = None) -> dict[str, Any]:
+        found: dict[str, Any] = msgspec.json.decode(self._request(method, path, body))
+        return found
+
+    def _struct(self, method: str, path: str, body: bytes | None, kind: type[T]) -> T:
+        return msgspec.json.decode(self._request(method, path, body), type=kind)
+
+    def _request(self, method: str, path: str, body: bytes | None = None) -> bytes:
+        """Send a request until it is answered for good, and return the body of a success."""
+        end = time.monotonic() + self.patience
+        attempt = 0
+        while True:
+            try:
+                response = self._transport.request(method, path, body, self._headers, self.timeout)
+            except OSError as error:
+                failure: JormungandrError = Unavailable("service", "a connection", repr(error))
+                pause = 0.0
+            else:
+                if response.status < 300:
+                    return response.body
+                failure = _error(response)
+                if response.status not in RETRY:
+                    raise failure
+                pause = _retry_after(response)
+            attempt += 1
+            # Full jitter over a doubling bound, so that actors that failed together do not return so.
+            pause = max(pause, random.uniform(0, min(5.0, 0.05 * 2**attempt)))
+            if time.monotonic() + pause > end:
+                raise failure
+            time.sleep(pause)
+
+
+class RemotePolicy:
+    """A service's newest policy in the shape SB3 gives policies; `evaluate_policy` takes it as it is.
+
+    Args:
+        url, model_id, token: as for `RemoteLearner`.
+        placement: ``remote`` asks the service for each action. ``local``, acting here with weights
+            fetched from the service, is not part of this version.
+    """
+
+    def __init__(
+        self,
+        url: str | None,
+        model_id: str,
+        token: str | None = None,
+        placement: Literal["remote", "local"] = "remote",
+        *,
+        transport: Transport | None = None,
+    ) -> None:
+        if placement != "remote":
+            raise InvalidValue("placement", "'remote' in this version", repr(placement))
+        self._endpoint = RemoteLearner(url, model_id, token, transport=transport)
+        self._axes = len(self._endpoint.info()["spec"]["observation"]["shape"])
+
+    def predict(
+        self,
+        observation: ArrayLike,
+        state: tuple[NDArray[Any], ...] | None = None,
+        episode_start: NDArray[Any] | None = None,
+        deterministic: bool = False,
+    ) -> tuple[NDArray[np.int64], tuple[NDArray[Any], ...] | None]:
+        """Return (action indices, state): (B,) for a batch, 0-d for a single observation.
+
+        Args:
+            observation: (B, D) or (D,).
+            state, episode_start: of recurrent policies; handed through.
+            deterministic: the best action; otherwise the model's exploration schedule applies.
+
+        Raises:
+            InvalidType: the pair that ``env.reset()`` returns was given instead of its first part.
+        """
+        if (
+            isinstance(observation, tuple)
+            and len(observation) == 2
+            and isinstance(observation[1], dict)
+        ):
+            raise InvalidType(
+                "observation",
+                "an observation",
+                "the (observation, info) pair of env.reset()",
+                "write `obs, info = env.reset()` and pass `obs`",
+            )
+        single = np.ndim(observation) == self._axes
+        indices = self._endpoint.act(observation, deterministic=deterministic).indices
+        return (indices[0] if single else indices).reshape(() if single else (-1,)), state
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._endpoint.close()
+
+
+def _token() -> str | None:
+    token = os.environ.get("JORMUNGANDR_TOKEN")
+    file = os.environ.get("JORMUNGANDR_TOKEN_FILE")
+    if token is None and file is not None:
+        token = Path(file).read_text(encoding="utf-8").strip()
+    return token
+
+
+def _error(response: Response) -> JormungandrError:
+    try:
+        return from_dict(msgspec.json.decode(response.body)["error"])
+    except (msgspec.DecodeError, KeyError, TypeError):
+        text = response.body[:200].decode(errors="replace")
+        return InternalError("service", "a Jormungandr service", f"{response.status} {text}")
+
+
+def _retry_after(response: Response) -> float:
+    try:
+        return max(0.0, float(response.headers.get("retry-after", 0)))
+    except ValueError:
+        return 0.0

@@ -1,0 +1,468 @@
+"""`Core`: the state machine that reads rows in order and makes numbered policies.
+
+Synchronous and single-threaded: no lock, thread, clock or global. Its state after a row is a function
+of the rows up to it, the spec and the seed; how transitions were batched into rows changes no bit of it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jormungandr.columns import TRAIN, VALIDATION, Columns
+from jormungandr.errors import CheckpointError, InvalidValue
+from jormungandr.learner.c51 import C51, Batch, Update
+from jormungandr.learner.checkpoint import read_checkpoint, write_checkpoint
+from jormungandr.learner.nstep import NStepWindows
+from jormungandr.learner.pacing import Pacing
+from jormungandr.learner.replay import Replay, Sample
+from jormungandr.learner.validation import ValidationStore
+from jormungandr.numerics.moments import RunningMoments
+from jormungandr.policy import PolicySnapshot, normalize, streams
+from jormungandr.protocol import Evaluation
+from jormungandr.rows import ACCEPTED, ATTACHED, LabelsRow, Row, TransitionsRow
+from jormungandr.spec import ModelSpec
+
+__all__ = ["Core"]
+
+#: Evaluations remembered; the oldest is forgotten first.
+HISTORY = 1_000
+#: Share of target mass at an end of the support above which a warning is given, and its averaging.
+CLIPPED_WARNING, CLIPPED_AVERAGING = 0.01, 0.01
+#: Validation transitions per forward pass.
+EVALUATION_CHUNK = 4_096
+
+Moments = tuple[NDArray[np.float64], NDArray[np.float64]]
+
+
+@dataclass
+class _Progress:
+    """Counters of the state machine; each is part of a checkpoint.
+
+    Args:
+        lsn: last row applied.
+        version: newest policy version.
+        updates: updates completed.
+        skipped: due updates skipped for want of a batch.
+        non_finite: updates skipped for a non-finite loss or gradient.
+        non_finite_run: how many of those in a row.
+        rollbacks: restorations of the good copy.
+        since_copy: finite updates since the good copy was made.
+        diverged_version: version of the restored policy while it is the one to serve, else -1.
+        diverged_updates: updates completed when it was restored.
+        unlabelled: labels that found their item gone.
+        clipped_low, clipped_high: running average of the target mass clipped at each end.
+    """
+
+    lsn: int = 0
+    version: int = 0
+    updates: int = 0
+    skipped: int = 0
+    non_finite: int = 0
+    non_finite_run: int = 0
+    rollbacks: int = 0
+    since_copy: int = 0
+    diverged_version: int = -1
+    diverged_updates: int = 0
+    unlabelled: int = 0
+    clipped_low: float = 0.0
+    clipped_high: float = 0.0
+
+
+class Core:
+    """Learn one model from its rows.
+
+    Args:
+        spec: the model's specification.
+        generation: of the model id.
+        first_version: number of the initial policy; past the highest of earlier generations.
+    """
+
+    def __init__(self, spec: ModelSpec, *, generation: int = 1, first_version: int = 0) -> None:
+        self.spec, self.generation = spec, generation
+        shape = spec.observation.shape
+        initialisation, self._sampling, self._acting = streams(spec.seed)
+        self.algorithm = C51(spec, initialisation)
+        self.replay = Replay(spec.replay, shape)
+        self.validation = ValidationStore(spec.validation.capacity, shape)
+        self.normalizer = RunningMoments(shape)
+        self.pacing = Pacing(spec.pacing)
+        self.windows = NStepWindows(spec.c51.n_step, spec.c51.gamma, spec.replay.window_idle)
+        self.evaluations: deque[Evaluation] = deque(maxlen=HISTORY)
+        self.progress = _Progress(version=first_version)
+        self.last_update: Update | None = None
+        self._latched: Moments = (np.zeros(shape), np.ones(shape))
+        self._good: tuple[dict[str, NDArray[Any]], Moments] = (
+            self.algorithm.state(),
+            self._latched,
+        )
+        self._snapshot: PolicySnapshot | None = None
+        self._on_update: Callable[[], None] | None = None
+
+    # -- what it has become ---------------------------------------------------------------------
+
+    @property
+    def policy_version(self) -> int:
+        """The newest policy version made."""
+        return self.progress.version
+
+    @property
+    def served_version(self) -> int:
+        """The version to act with: the newest, or the restored one while the model is diverged."""
+        diverged = self.progress.diverged_version
+        return diverged if diverged >= 0 else self.progress.version
+
+    @property
+    def update_count(self) -> int:
+        """Updates completed."""
+        return self.progress.updates
+
+    @property
+    def diverged(self) -> bool:
+        """Whether the last good policy is served because training went non-finite."""
+        return self.progress.diverged_version >= 0
+
+    def snapshot(self) -> PolicySnapshot:
+        """Return the policy to act with; the same object until there is a newer one."""
+        p = self.progress
+        if self._snapshot is None or self._snapshot.version != self.served_version:
+            state, moments = self._good if self.diverged else ({}, self._latched)
+            self._snapshot = PolicySnapshot(
+                spec=self.spec,
+                version=self.served_version,
+                update_count=p.diverged_updates if self.diverged else p.updates,
+                transitions=self.pacing.transitions,
+                weights=(_part(state, "online.") if state else self.algorithm.online.get_weights()),
+                mean=moments[0],
+                var=moments[1],
+                generation=self.generation,
+            )
+        return self._snapshot
+
+    def warnings(self) -> list[str]:
+        """Return what the operator should know, each with its remedy."""
+        found = []
+        low, high = self.spec.c51.support
+        for share, end, bound in (
+            (self.progress.clipped_low, "lowest", low),
+            (self.progress.clipped_high, "highest", high),
+        ):
+            if share > CLIPPED_WARNING:
+                found.append(
+                    f"support_clipped: {share:.1%} of the target mass lies beyond the {end} atom"
+                    f" ({bound:g}); widen c51.support"
+                )
+        if self.diverged:
+            found.append(
+                f"diverged: updates went non-finite; policy {self.served_version} is the last good"
+                " one; lower c51.lr or look at the rewards and observations"
+            )
+        return found
+
+    def info(self) -> dict[str, Any]:
+        """Return the state's figures, as `GET /v1/models/{id}` shows them."""
+        p = self.progress
+        return {
+            "generation": self.generation,
+            "policy_version": self.served_version,
+            "update_count": p.updates,
+            "updates": {
+                "skipped": p.skipped,
+                "non_finite": p.non_finite,
+                "rollbacks": p.rollbacks,
+            },
+            "transitions": {"train": self.pacing.transitions, "validation": self.validation.added},
+            "replay": {"size": len(self.replay), "capacity": self.replay.capacity},
+            "validation": {"size": len(self.validation), "capacity": self.validation.capacity},
+            "normalizer": {"count": int(self.normalizer.count)},
+            "applied_lsn": p.lsn,
+            "diverged": self.diverged,
+            "warnings": self.warnings(),
+        }
+
+    def metrics(self) -> dict[str, Any]:
+        """Return the figures of the last update, JSON-able."""
+        u, p = self.last_update, self.progress
+        if u is None:
+            return {}
+        return {
+            "policy_version": p.version,
+            "loss": u.loss,
+            "auxiliary_loss": u.auxiliary_loss,
+            "grad_norm": u.grad_norm,
+            "clipped_low": p.clipped_low,
+            "clipped_high": p.clipped_high,
+            "priority_max": self.replay.max_priority,
+            "priority_stale_writes": self.replay.stale_writes,
+        }
+
+    # -- how it gets there ----------------------------------------------------------------------
+
+    def apply(self, row: Row, on_update: Callable[[], None] | None = None) -> None:
+        """Apply one journal row, with every update that becomes due on the way.
+
+        Args:
+            row: the next row after the last one applied.
+            on_update: called after each completed update; must not change the state.
+        """
+        self._on_update = on_update
+        try:
+            if isinstance(row, LabelsRow):
+                self._apply_labels(row)
+            else:
+                self._apply_transitions(row)
+        finally:
+            self._on_update = None
+        self.progress.lsn = row.lsn
+
+    def _apply_labels(self, row: LabelsRow) -> None:
+        for i in np.flatnonzero(row.outcome == ATTACHED):
+            ordinal, label = int(row.ordinal[i]), int(row.label[i])
+            if row.split[i] == VALIDATION:
+                self.validation.set_label(ordinal, label)
+            elif not self.replay.set_label(ordinal, label) and not self.windows.set_label(
+                ordinal, label
+            ):
+                self.progress.unlabelled += 1
+
+    def _apply_transitions(self, row: TransitionsRow) -> None:
+        accepted = row.columns.take(row.outcome == ACCEPTED)
+        is_train = accepted.split == TRAIN
+        seen = np.cumsum(is_train)  # (B,) training transitions up to and including each
+        start = 0
+        while start < len(accepted):
+            due = self.pacing.until_due()
+            before = int(seen[start - 1]) if start else 0
+            # Up to and including the training transition that makes the next update due.
+            stop = len(accepted) if due is None else int(np.searchsorted(seen, before + due)) + 1
+            part = np.arange(start, min(stop, len(accepted)))
+            self._store(accepted.take(part), is_train[part])
+            start = stop
+            self._run_due()
+
+    def _store(self, part: Columns, is_train: NDArray[np.bool_]) -> None:
+        """Route transitions to replay and moments, or to the held-out store."""
+        if not is_train.all():
+            self.validation.add(part.take(~is_train))
+            part = part.take(is_train)
+        if not len(part):
+            return
+        both = np.stack([part.observation, part.next_observation], axis=1)  # (B, 2, D)
+        self.normalizer.update(both.reshape(-1, *self.spec.observation.shape))
+        if self.spec.c51.n_step == 1:
+            self.replay.add_steps(part, self.pacing.transitions, self.spec.c51.gamma)
+        else:
+            self.replay.add_items(list(self.windows.add(part, self.pacing.transitions)))
+        self.pacing.transitions += len(part)
+
+    def _run_due(self) -> None:
+        while self.pacing.owed > 0:
+            self.pacing.paid += 1
+            if len(self.replay) < self.spec.c51.batch_size:
+                self.progress.skipped += 1
+            else:
+                self._update()
+
+    def update(self, n: int = 1) -> int:
+        """Run `n` updates now, outside the pacing and the journal's guarantee.
+
+        With fewer items than a batch, items are drawn repeatedly.
+
+        Returns:
+            The policy version afterwards.
+
+        Raises:
+            InvalidValue: replay is empty, or n < 1.
+        """
+        if n < 1:
+            raise InvalidValue("n", ">= 1", n)
+        if not len(self.replay):
+            raise InvalidValue(
+                "replay", "at least one training transition", "none", "add some first"
+            )
+        for _ in range(n):
+            self._update()
+        return self.progress.version
+
+    def _update(self) -> None:
+        p, c = self.progress, self.spec.c51
+        sample = self.replay.sample(c.batch_size, self._beta(), self._sampling)
+        moments = (self.normalizer.mean.copy(), self.normalizer.var.copy())
+        result = self.algorithm.update(self._batch(sample, moments))
+        self.last_update = result
+        if not result.finite:
+            p.non_finite += 1
+            p.non_finite_run += 1
+            if p.non_finite_run >= self.spec.divergence.patience:
+                self._roll_back()
+            return
+        p.non_finite_run = 0
+        self.replay.update_priorities(sample, result.priority)
+        p.updates += 1
+        p.version += 1
+        self._latched = moments
+        p.clipped_low += CLIPPED_AVERAGING * (result.clipped_low - p.clipped_low)
+        p.clipped_high += CLIPPED_AVERAGING * (result.clipped_high - p.clipped_high)
+        if p.updates % c.target_interval == 0:
+            self.algorithm.copy_target()
+        p.since_copy += 1
+        if p.since_copy >= self.spec.divergence.copy_every:
+            self._good, p.since_copy = (self.algorithm.state(), moments), 0
+            p.diverged_version = -1
+        if p.updates % self.spec.validation.evaluate_every == 0:
+            self.evaluate()
+        if self._on_update is not None:
+            self._on_update()
+
+    def _beta(self) -> float:
+        r = self.spec.replay
+        return min(1.0, r.beta_start + (1 - r.beta_start) * self.progress.updates / r.beta_updates)
+
+    def _roll_back(self) -> None:
+        state, self._latched = self._good
+        self.algorithm.restore(state)
+        p = self.progress
+        p.version += 1
+        p.rollbacks += 1
+        p.non_finite_run = p.since_copy = 0
+        p.diverged_version, p.diverged_updates = p.version, p.updates
+        if self._on_update is not None:
+            self._on_update()
+
+    def _batch(self, sample: Sample, moments: Moments) -> Batch:
+        return Batch(
+            observation=self._normalized(sample.observation, moments),
+            action=sample.action,
+            reward=sample.reward,
+            next_observation=self._normalized(sample.next_observation, moments),
+            discount=sample.discount,
+            label=sample.label,
+            weight=sample.weight,
+        )
+
+    def _normalized(
+        self, observation: NDArray[np.float32], moments: Moments
+    ) -> NDArray[np.float32]:
+        if not self.spec.observation.normalize:
+            return observation
+        return normalize(observation, *moments, self.spec.observation.clip)
+
+    def evaluate(self) -> Evaluation | None:
+        """Measure the whole validation store under the newest version; None when it is empty.
+
+        It reads the store, the networks and the latched moments, and changes nothing but the history.
+        """
+        if not len(self.validation):
+            return None
+        held = self.validation.all()
+        discount = np.where(held["terminated"], 0.0, self.spec.c51.gamma).astype(np.float32)
+        parts = []
+        for at in range(0, len(self.validation), EVALUATION_CHUNK):
+            cut = slice(at, at + EVALUATION_CHUNK)
+            batch = Batch(
+                observation=self._normalized(held["observation"][cut], self._latched),
+                action=held["action"][cut],
+                reward=held["reward"][cut],
+                next_observation=self._normalized(held["next_observation"][cut], self._latched),
+                discount=discount[cut],
+                label=held["label"][cut],
+            )
+            parts.append(self.algorithm.losses(batch))
+        categorical = np.concatenate([part.categorical for part in parts]).astype(np.float64)
+        auxiliary = np.concatenate([part.auxiliary for part in parts]).astype(np.float64)
+        correct = np.concatenate([part.correct for part in parts])
+        result = Evaluation(
+            policy_version=self.progress.version,
+            update_count=self.progress.updates,
+            transitions=len(categorical),
+            validation_loss=float(categorical.mean()),
+            auxiliary_loss=float(auxiliary.mean()) if len(auxiliary) else None,
+            auxiliary_accuracy=float(correct.mean()) if len(correct) else None,
+            auxiliary_labelled=len(correct),
+        )
+        self.evaluations.append(result)
+        return result
+
+    # -- how it is kept -------------------------------------------------------------------------
+
+    def save(self, path: str | Path) -> None:
+        """Write everything the state consists of to a checkpoint folder."""
+        self._save(Path(path), {})
+
+    def _save(self, path: Path, files: dict[str, bytes]) -> None:
+        import msgspec
+
+        state = {
+            "spec": self.spec.to_dict(),
+            "generation": self.generation,
+            "progress": vars(self.progress),
+            "pacing": {"transitions": self.pacing.transitions, "paid": self.pacing.paid},
+            "streams": {
+                "sampling": self._sampling.bit_generator.state,
+                "acting": self._acting.bit_generator.state,
+            },
+            "windows": self.windows.state(),
+            "evaluations": [msgspec.to_builtins(e) for e in self.evaluations],
+        }
+        good, moments = self._good
+        tensors = {
+            **_prefixed("algorithm.", self.algorithm.state()),
+            **_prefixed("good.", good),
+            **_prefixed("replay.", self.replay.state()),
+            **_prefixed("validation.", self.validation.state()),
+            **_prefixed("normalizer.", self.normalizer.state()),
+            "latched.mean": self._latched[0],
+            "latched.var": self._latched[1],
+            "latched_good.mean": moments[0],
+            "latched_good.var": moments[1],
+        }
+        write_checkpoint(path, state, tensors, files)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Rebuild what `save` wrote; it goes on bit for bit.
+
+        Raises:
+            CheckpointError: the folder is incomplete, damaged, or of another format.
+        """
+        core, _ = cls._load(Path(path))
+        return core
+
+    @classmethod
+    def _load(cls, path: Path) -> tuple[Self, dict[str, bytes]]:
+        import msgspec
+
+        state, tensors, files = read_checkpoint(path)
+        try:
+            core = cls(ModelSpec.from_dict(state["spec"]), generation=state["generation"])
+            core.progress = _Progress(**state["progress"])
+            core.pacing.transitions = state["pacing"]["transitions"]
+            core.pacing.paid = state["pacing"]["paid"]
+            core._sampling.bit_generator.state = state["streams"]["sampling"]
+            core._acting.bit_generator.state = state["streams"]["acting"]
+            core.windows.restore(state["windows"])
+            core.evaluations.extend(msgspec.convert(state["evaluations"], list[Evaluation]))
+            core.algorithm.restore(_part(tensors, "algorithm."))
+            core.replay.restore(_part(tensors, "replay."))
+            core.validation.restore(_part(tensors, "validation."))
+            core.normalizer = RunningMoments.from_state(_part(tensors, "normalizer."))
+            core._latched = (tensors["latched.mean"], tensors["latched.var"])
+            good = (tensors["latched_good.mean"], tensors["latched_good.var"])
+            core._good = (_part(tensors, "good."), good)
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise CheckpointError(str(path), "a whole checkpoint", repr(error)) from None
+        return core, files
+
+
+def _prefixed(prefix: str, arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    return {prefix + name: array for name, array in arrays.items()}
+
+
+def _part(arrays: dict[str, NDArray[Any]], prefix: str) -> dict[str, NDArray[Any]]:
+    return {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}

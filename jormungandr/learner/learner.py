@@ -1,0 +1,153 @@
+"""`Learner`: the endpoint in one process — admission and the state machine behind one face."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import msgspec
+from numpy.typing import ArrayLike
+
+from jormungandr.admission import Admission, check_labels
+from jormungandr.columns import columns
+from jormungandr.errors import CheckpointError, WaitTimeout
+from jormungandr.learner.core import Core
+from jormungandr.ledger import Draft, MemoryStore
+from jormungandr.protocol import InferenceReply, LabelReceipt, LabelsLike, Receipt, TransitionsLike
+from jormungandr.spec import ModelSpec
+
+__all__ = ["Learner"]
+
+
+class Learner(Core):
+    """Learn in this process: no service, no thread, no clock.
+
+    Satisfies `Endpoint`, so that code written for it runs against a service by handing it a
+    `RemoteLearner` instead. Two learners that are given the same transitions in the same order are
+    bitwise equal, however the transitions were batched.
+
+    Args:
+        spec: a `ModelSpec`, or its JSON form.
+        generation: of the model id; 1 outside a service.
+        first_version: number of the initial policy.
+
+    Example:
+        >>> learner = Learner({"observation": {"shape": [4]}, "actions": 2})
+        >>> learner.policy_version
+        0
+    """
+
+    def __init__(
+        self,
+        spec: ModelSpec | Mapping[str, Any],
+        *,
+        generation: int = 1,
+        first_version: int = 0,
+    ) -> None:
+        resolved = spec if isinstance(spec, ModelSpec) else ModelSpec.from_dict(spec)
+        super().__init__(resolved, generation=generation, first_version=first_version)
+        self._admission = Admission(resolved, generation)
+        self._ledger = MemoryStore()
+
+    def add(self, transitions: TransitionsLike) -> Receipt:
+        """Admit transitions and apply them, with the updates that become due.
+
+        Args:
+            transitions: structs, dicts of the same fields, or `Columns`.
+
+        Raises:
+            InvalidInput: (one of its classes) bad content; nothing was kept.
+            Conflict: (one of its classes) it contradicts what is known; nothing was kept.
+        """
+        draft = Draft(self._ledger)
+        receipt, rows = self._admission.transitions(
+            columns(transitions, self.spec),
+            draft,
+            served=self.served_version,
+            published=self.policy_version,
+        )
+        self._ledger.apply(draft)
+        for row in rows:
+            self.apply(row)
+        return receipt
+
+    def label(self, labels: LabelsLike) -> LabelReceipt:
+        """Join labels to their transitions, whichever came first.
+
+        Raises:
+            InvalidInput: (one of its classes) bad content; nothing was kept.
+            LabelConflict: an identity has another label; nothing was kept.
+        """
+        draft = Draft(self._ledger)
+        receipt, rows = self._admission.labels(check_labels(labels, self.spec), draft)
+        self._ledger.apply(draft)
+        for row in rows:
+            self.apply(row)
+        return receipt
+
+    def act(
+        self,
+        observations: ArrayLike,
+        deterministic: bool = False,
+        epsilon: float | None = None,
+        *,
+        distribution: bool = False,
+    ) -> InferenceReply:
+        """Choose actions for observations (B, D), or for a single one as a batch of one.
+
+        Args:
+            observations: raw; they are normalised with the moments latched in the policy.
+            deterministic: take the best action always; wins over `epsilon`.
+            epsilon: probability of a random action; None is the model's exploration schedule.
+            distribution: also return the chosen actions' return distributions.
+        """
+        if epsilon is None:
+            epsilon = self.spec.exploration.epsilon(self.pacing.transitions)
+        return self.snapshot().act(
+            observations,
+            self._acting,
+            deterministic=deterministic,
+            epsilon=epsilon,
+            distribution=distribution,
+        )
+
+    def wait(self, lsn: int) -> dict[str, Any]:
+        """Return `info()`: here everything admitted is applied already.
+
+        Raises:
+            WaitTimeout: `lsn` lies beyond what has been admitted.
+        """
+        if lsn > self._ledger.counters.data_lsn:
+            raise WaitTimeout("lsn", f"at most {self._ledger.counters.data_lsn}", lsn)
+        return self.info()
+
+    def info(self) -> dict[str, Any]:
+        """Return the model's figures, as `GET /v1/models/{id}` shows them."""
+        counters = self._ledger.counters
+        return {
+            **super().info(),
+            "spec": self.spec.to_dict(),
+            "journal_lsn": counters.data_lsn,
+            "labels": {"pending": counters.pending, "expired": counters.pending_expired},
+            "mixed_episodes": counters.mixed_episodes,
+        }
+
+    def save(self, path: str | Path) -> None:
+        """Write the whole state to a checkpoint folder: `load` goes on bit for bit."""
+        self._save(Path(path), {"ledger.msgpack": self._ledger.to_bytes()})
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Rebuild what `save` wrote, in this or another process.
+
+        Raises:
+            CheckpointError: the folder is incomplete, damaged, or of another format.
+        """
+        learner, files = cls._load(Path(path))
+        learner._admission = Admission(learner.spec, learner.generation)
+        try:
+            learner._ledger = MemoryStore.from_bytes(files["ledger.msgpack"])
+        except (KeyError, ValueError, TypeError, msgspec.MsgspecError) as error:
+            raise CheckpointError(str(path), "a ledger", repr(error)) from None
+        return learner

@@ -1,0 +1,63 @@
+"""The C51 network: two ReLU layers, a categorical value head, an optional auxiliary head.
+
+B batch, D observation elements, A actions, N atoms.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from jormungandr.policy import layer_shapes
+from jormungandr.spec import ModelSpec
+
+__all__ = ["Network", "initial_weights"]
+
+
+def initial_weights(spec: ModelSpec, rng: np.random.Generator) -> dict[str, NDArray[np.float32]]:
+    """Draw weights and biases from U(±1/√inputs), PyTorch's default for linear layers.
+
+    Drawn with NumPy, so that initialisation has a stream of its own that a checkpoint can name.
+    """
+    weights = {}
+    bound = 1.0
+    for name, shape in layer_shapes(spec).items():
+        if name.endswith(".weight"):
+            bound = 1.0 / np.sqrt(shape[1])
+        weights[name] = rng.uniform(-bound, bound, size=shape).astype(np.float32)
+    return weights
+
+
+class Network(nn.Module):
+    """Maps normalised observations (B, D) to logits (B, A, N) and auxiliary logits (B, classes)."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__()
+        sizes = (*spec.observation.shape, *spec.c51.layers)
+        self.actions, self.atoms = len(spec.action_set), spec.c51.atoms
+        self.hidden = nn.ModuleList(nn.Linear(i, o) for i, o in zip(sizes, sizes[1:], strict=False))
+        self.value = nn.Linear(sizes[-1], self.actions * self.atoms)
+        self.auxiliary = (
+            None if spec.auxiliary is None else nn.Linear(sizes[-1], len(spec.auxiliary.classes))
+        )
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return value logits (B, A, N), and auxiliary logits (B, classes) or None."""
+        for layer in self.hidden:
+            x = torch.relu(layer(x))
+        logits = self.value(x).view(-1, self.actions, self.atoms)
+        return logits, None if self.auxiliary is None else self.auxiliary(x)
+
+    def set_weights(self, weights: dict[str, NDArray[np.float32]]) -> None:
+        """Load weights by name.
+
+        Raises:
+            RuntimeError: a name or shape that does not fit.
+        """
+        self.load_state_dict({name: torch.from_numpy(a.copy()) for name, a in weights.items()})
+
+    def get_weights(self) -> dict[str, NDArray[np.float32]]:
+        """Return copies of the weights by name."""
+        return {name: t.detach().numpy().copy() for name, t in self.state_dict().items()}

@@ -1,0 +1,180 @@
+"""n-step windows: transitions of one episode joined into replay items.
+
+An item that starts at step t sums up to n rewards and bootstraps at the true successor of its last
+step; its discount is γ^k, or 0 at a termination (Sutton and Barto 2018, equation 7.1).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jormungandr.columns import Columns
+
+__all__ = ["Item", "NStepWindows"]
+
+
+@dataclass(slots=True)
+class Item:
+    """One replay item; `ordinal` is that of the transition it starts with."""
+
+    ordinal: int
+    observation: NDArray[np.float32]
+    action: int
+    reward: float
+    next_observation: NDArray[np.float32]
+    discount: float
+    label: int
+
+
+@dataclass(slots=True)
+class _Step:
+    ordinal: int
+    timestep: int
+    observation: NDArray[np.float32]
+    action: int
+    reward: float
+    next_observation: NDArray[np.float32]
+    terminated: bool
+    label: int
+
+
+@dataclass(slots=True)
+class _Window:
+    steps: deque[_Step] = field(default_factory=deque)
+    touched: int = 0
+
+
+class NStepWindows:
+    """The open windows of every episode.
+
+    A window takes t = last + 1. Anything else closes it with a bootstrap at the true successor of its
+    last step; a step before it forms a one-step item. A window that `idle` training transitions have
+    passed by is closed as a truncation would close it.
+
+    Args:
+        n: steps per item.
+        gamma: discount per step.
+        idle: training transitions.
+    """
+
+    def __init__(self, n: int, gamma: float, idle: int) -> None:
+        self.n, self.gamma, self.idle = n, gamma, idle
+        self._windows: OrderedDict[tuple[str, str], _Window] = OrderedDict()  # least recent first
+
+    def add(self, columns: Columns, ordinal: int) -> Iterator[Item]:
+        """Yield the items that training transitions complete, the first having `ordinal`."""
+        for i in range(len(columns)):
+            yield from self._close_idle(ordinal + i)
+            actor, episode, timestep = columns.identity(i)
+            step = _Step(
+                ordinal + i,
+                timestep,
+                columns.observation[i],
+                int(columns.action[i]),
+                float(columns.reward[i]),
+                columns.next_observation[i],
+                bool(columns.terminated[i]),
+                int(columns.label[i]),
+            )
+            yield from self._take(
+                (actor, episode), step, step.terminated or bool(columns.truncated[i])
+            )
+
+    def set_label(self, ordinal: int, label: int) -> bool:
+        """Label a step that waits in a window; return whether it was there."""
+        for window in self._windows.values():
+            for step in window.steps:
+                if step.ordinal == ordinal:
+                    step.label = label
+                    return True
+        return False
+
+    def _take(self, key: tuple[str, str], step: _Step, ended: bool) -> Iterator[Item]:
+        window = self._windows.get(key)
+        if window is not None:
+            last = window.steps[-1].timestep
+            if step.timestep < last:
+                yield self._item([step])
+                return
+            if step.timestep != last + 1:
+                yield from self._flush(key)
+                window = None
+        if window is None:
+            window = self._windows[key] = _Window()
+        window.steps.append(step)
+        window.touched = step.ordinal
+        self._windows.move_to_end(key)
+        if ended:
+            yield from self._flush(key)
+        elif len(window.steps) == self.n:
+            yield self._item(list(window.steps))
+            window.steps.popleft()
+            if not window.steps:
+                del self._windows[key]
+
+    def _close_idle(self, ordinal: int) -> Iterator[Item]:
+        while self._windows:
+            key, window = next(iter(self._windows.items()))
+            if ordinal - window.touched <= self.idle:
+                return
+            yield from self._flush(key)
+
+    def _flush(self, key: tuple[str, str]) -> Iterator[Item]:
+        steps = list(self._windows.pop(key).steps)
+        for i in range(len(steps)):
+            yield self._item(steps[i:])
+
+    def _item(self, steps: list[_Step]) -> Item:
+        total = sum(self.gamma**k * step.reward for k, step in enumerate(steps))
+        first, last = steps[0], steps[-1]
+        return Item(
+            first.ordinal,
+            first.observation,
+            first.action,
+            total,
+            last.next_observation,
+            0.0 if last.terminated else self.gamma ** len(steps),
+            first.label,
+        )
+
+    def state(self) -> list[dict[str, Any]]:
+        """Return the open windows as JSON-able values."""
+        return [
+            {
+                "key": list(key),
+                "touched": window.touched,
+                "steps": [
+                    {
+                        "ordinal": s.ordinal,
+                        "timestep": s.timestep,
+                        "observation": s.observation.tolist(),
+                        "action": s.action,
+                        "reward": s.reward,
+                        "next_observation": s.next_observation.tolist(),
+                        "terminated": s.terminated,
+                        "label": s.label,
+                    }
+                    for s in window.steps
+                ],
+            }
+            for key, window in self._windows.items()
+        ]
+
+    def restore(self, state: list[dict[str, Any]]) -> None:
+        """Take over a state; float32 survives the way through JSON bit for bit."""
+        self._windows.clear()
+        for entry in state:
+            window = self._windows[entry["key"][0], entry["key"][1]] = _Window()
+            window.touched = entry["touched"]
+            for s in entry["steps"]:
+                arrays = {
+                    name: np.array(s[name], dtype=np.float32)
+                    for name in ("observation", "next_observation")
+                }
+                window.steps.append(_Step(**{**s, **arrays}))

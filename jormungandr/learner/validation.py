@@ -1,0 +1,68 @@
+"""The held-out store: a bounded ring of transitions that nothing but evaluation reads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jormungandr.columns import Columns
+
+__all__ = ["ValidationStore"]
+
+
+class ValidationStore:
+    """The newest `capacity` validation transitions, as they came.
+
+    Args:
+        capacity: transitions kept.
+        shape: of one observation.
+    """
+
+    def __init__(self, capacity: int, shape: tuple[int, ...]) -> None:
+        self.capacity = capacity
+        self.added = 0  # transitions ever added; the next one goes to added % capacity
+        self.arrays: dict[str, NDArray[Any]] = {
+            "observation": np.zeros((capacity, *shape), dtype=np.float32),
+            "action": np.zeros(capacity, dtype=np.int64),
+            "reward": np.zeros(capacity, dtype=np.float32),
+            "next_observation": np.zeros((capacity, *shape), dtype=np.float32),
+            "terminated": np.zeros(capacity, dtype=np.bool_),
+            "label": np.full(capacity, -1, dtype=np.int32),
+        }
+
+    def __len__(self) -> int:
+        return min(self.added, self.capacity)
+
+    @property
+    def size(self) -> int:
+        """Transitions held."""
+        return len(self)
+
+    def add(self, columns: Columns) -> None:
+        """Append transitions, the oldest making room."""
+        slots = (self.added + np.arange(len(columns))) % self.capacity
+        for name, array in self.arrays.items():
+            # With more transitions than slots, the last one to land on a slot stays.
+            array[slots] = getattr(columns, name)
+        self.added += len(columns)
+
+    def set_label(self, ordinal: int, label: int) -> None:
+        """Label the transition that was the `ordinal`-th added, if it is still here."""
+        if self.added - self.capacity <= ordinal < self.added:
+            self.arrays["label"][ordinal % self.capacity] = label
+
+    def all(self) -> dict[str, NDArray[Any]]:
+        """Return views of what is held, oldest first up to rotation."""
+        return {name: array[: len(self)] for name, array in self.arrays.items()}
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """Return arrays from which `restore` rebuilds the store."""
+        return {**self.all(), "added": np.array(self.added)}
+
+    def restore(self, state: dict[str, NDArray[Any]]) -> None:
+        """Take over a state."""
+        self.added = int(state["added"])
+        for name, array in self.arrays.items():
+            array[: len(self)] = state[name]

@@ -1,0 +1,138 @@
+"""Journal rows: what admission decided about one request, and their bytes.
+
+A row holds the outcome of every transition or label, so that the learner, and an audit years later,
+re-decide nothing. Duplicates are counted in the receipt and not stored again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any, TypeAlias
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from jormungandr.columns import ARRAYS, Columns
+from jormungandr.errors import DataDirError
+
+__all__ = [
+    "ACCEPTED",
+    "ATTACHED",
+    "PENDING",
+    "STALE_DROPPED",
+    "LabelsRow",
+    "Row",
+    "TransitionsRow",
+    "decode_row",
+    "encode_row",
+    "row_digest",
+]
+
+#: Outcome of a stored transition. 0 means unknown, in the ledger.
+ACCEPTED, STALE_DROPPED = 1, 2
+#: Outcome of a stored label.
+PENDING, ATTACHED = 1, 2
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TransitionsRow:
+    """The transitions of one request that were new; `outcome` is (B,) uint8."""
+
+    lsn: int
+    columns: Columns
+    outcome: NDArray[np.uint8]
+
+    kind = "transitions"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LabelsRow:
+    """The labels of one request that were new, (B,) each.
+
+    Args:
+        identities: (actor_id, episode_id, timestep) of each.
+        label: (B,) int32 class index.
+        outcome: (B,) uint8, `PENDING` or `ATTACHED`.
+        split: (B,) uint8 of the transition, when attached.
+        ordinal: (B,) int64, how many transitions of that split had been accepted before it.
+    """
+
+    lsn: int
+    identities: tuple[tuple[str, str, int], ...]
+    label: NDArray[np.int32]
+    outcome: NDArray[np.uint8]
+    split: NDArray[np.uint8]
+    ordinal: NDArray[np.int64]
+
+    kind = "labels"
+
+
+Row: TypeAlias = TransitionsRow | LabelsRow
+
+_LABEL_ARRAYS: dict[str, np.dtype[Any]] = {
+    "label": np.dtype("<i4"),
+    "outcome": np.dtype("u1"),
+    "split": np.dtype("u1"),
+    "ordinal": np.dtype("<i8"),
+}
+
+
+def encode_row(row: Row) -> bytes:
+    """Return the row's payload; `lsn` and `kind` are columns of the journal beside it."""
+    body: dict[str, Any]
+    if isinstance(row, TransitionsRow):
+        c = row.columns
+        body = {
+            "format": FORMAT,
+            "shape": list(c.observation.shape),
+            "actors": c.actors,
+            "episodes": c.episodes,
+            "outcome": row.outcome.tobytes(),
+            **{
+                name: np.ascontiguousarray(getattr(c, name), dtype=dtype).tobytes()
+                for name, dtype in ARRAYS.items()
+            },
+        }
+    else:
+        body = {
+            "format": FORMAT,
+            "identities": row.identities,
+            **{
+                name: np.ascontiguousarray(getattr(row, name), dtype=dtype).tobytes()
+                for name, dtype in _LABEL_ARRAYS.items()
+            },
+        }
+    return msgspec.msgpack.encode(body)
+
+
+def decode_row(lsn: int, kind: str, payload: bytes) -> Row:
+    """Rebuild a row from its payload.
+
+    Raises:
+        DataDirError: a payload of another format, or a kind that is no data row.
+    """
+    body = msgspec.msgpack.decode(payload)
+    if body.get("format") != FORMAT:
+        raise DataDirError(f"journal row {lsn}", f"format {FORMAT}", body.get("format"))
+    if kind == TransitionsRow.kind:
+        shape = tuple(body["shape"])
+        arrays = {}
+        for name, dtype in ARRAYS.items():
+            array = np.frombuffer(body[name], dtype=dtype)
+            arrays[name] = array.reshape(shape) if name.endswith("observation") else array
+        columns = Columns(actors=tuple(body["actors"]), episodes=tuple(body["episodes"]), **arrays)
+        return TransitionsRow(lsn, columns, np.frombuffer(body["outcome"], dtype=np.uint8))
+    if kind == LabelsRow.kind:
+        identities = tuple((a, e, t) for a, e, t in body["identities"])
+        arrays = {n: np.frombuffer(body[n], dtype=d) for n, d in _LABEL_ARRAYS.items()}
+        return LabelsRow(lsn, identities, **arrays)
+    raise DataDirError(f"journal row {lsn}", "a data row", kind)
+
+
+def row_digest(lsn: int, kind: str, payload: bytes) -> bytes:
+    """Return the 32 bytes that a row is checked with when it is read."""
+    return sha256(b"%d %s " % (lsn, kind.encode()) + payload).digest()

@@ -1,0 +1,154 @@
+"""The ASGI application: routes of protocol v1."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request as StarletteRequest
+from starlette.responses import Response as StarletteResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from jormungandr.admission import check_labels
+from jormungandr.columns import columns
+from jormungandr.errors import BodyTooLarge, JormungandrError, MethodNotAllowed, NotFound
+from jormungandr.protocol import LIMITS
+from jormungandr.service.gateway import Gateway
+from jormungandr.service.http import Authenticated, JsonRoute, Request, number
+from jormungandr.version import __version__
+from jormungandr.wire import decode_object, encode, fields
+
+__all__ = ["create_app"]
+
+#: Longest time a barrier request is held open, in seconds.
+LONGEST_WAIT = 60.0
+
+
+def create_app(data_dir: str | Path, *, token: str | None) -> ASGIApp:
+    """Return the service as an ASGI application; its lifespan opens and closes the data directory.
+
+    Args:
+        data_dir: where everything is kept; one server at a time.
+        token: that requests must bear; None asks for none.
+    """
+    gateway = Gateway(Path(data_dir))
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        await gateway.start()
+        try:
+            yield
+        finally:
+            await gateway.stop()
+
+    app = Starlette(
+        routes=_routes(gateway),
+        lifespan=lifespan,
+        exception_handlers={HTTPException: _http_error},
+    )
+    app.router.redirect_slashes = False
+    return Authenticated(app, token)
+
+
+def _routes(gateway: Gateway) -> list[Route]:
+    async def live(_: Request) -> tuple[int, Any]:
+        return 200, {"status": "live"}
+
+    async def ready(_: Request) -> tuple[int, Any]:
+        return (200 if gateway.state == "ready" else 503), {"status": gateway.state}
+
+    async def info(_: Request) -> tuple[int, Any]:
+        return 200, {
+            "name": "jormungandr",
+            "version": __version__,
+            "protocol": 1,
+            "limits": LIMITS,
+            "durability": "every acknowledged row is synced to the disk first (SQLite, FULL)",
+        }
+
+    async def create(request: Request) -> tuple[int, Any]:
+        given = fields(decode_object(request.body), {"model_id": str, "spec": dict}, {})
+        new, model = await gateway.create(given["model_id"], given["spec"])
+        return (201 if new else 200), model.info()
+
+    async def models(_: Request) -> tuple[int, Any]:
+        return 200, {"models": gateway.models()}
+
+    async def show(request: Request) -> tuple[int, Any]:
+        model = gateway.model(request.path["model_id"])
+        lsn = int(number(request, "applied_lsn", 0, LIMITS["timestep_max"], 0))
+        wait = number(request, "wait", 0, LONGEST_WAIT, 0)
+        if lsn:
+            await model.wait(lsn, wait)
+        return 200, model.info()
+
+    async def delete(request: Request) -> tuple[int, Any]:
+        await gateway.delete(request.path["model_id"])
+        return 204, None
+
+    async def metrics(request: Request) -> tuple[int, Any]:
+        return 200, gateway.model(request.path["model_id"]).metrics()
+
+    async def add(request: Request) -> tuple[int, Any]:
+        model = gateway.model(request.path["model_id"])
+        given = fields(decode_object(request.body), {"transitions": list}, {})
+        _at_most(given["transitions"], "transitions")
+        return 200, await model.add(columns(given["transitions"], model.spec))
+
+    async def label(request: Request) -> tuple[int, Any]:
+        model = gateway.model(request.path["model_id"])
+        given = fields(decode_object(request.body), {"labels": list}, {})
+        _at_most(given["labels"], "labels")
+        return 200, await model.label(check_labels(given["labels"], model.spec))
+
+    async def inference(request: Request) -> tuple[int, Any]:
+        model = gateway.model(request.path["model_id"])
+        given = fields(
+            decode_object(request.body),
+            {"observations": list},
+            {"deterministic": bool, "epsilon": float | int, "distribution": bool},
+        )
+        _at_most(given["observations"], "observations")
+        return 200, await model.act(
+            given["observations"],
+            deterministic=given.get("deterministic", False),
+            epsilon=given.get("epsilon"),
+            distribution=given.get("distribution", False),
+        )
+
+    one = "/v1/models/{model_id}"
+    return [
+        Route("/v1/health/live", JsonRoute(live), methods=["GET"]),
+        Route("/v1/health/ready", JsonRoute(ready), methods=["GET"]),
+        Route("/v1/info", JsonRoute(info), methods=["GET"]),
+        Route("/v1/models", JsonRoute(create, body=True), methods=["POST"]),
+        Route("/v1/models", JsonRoute(models), methods=["GET"]),
+        Route(one, JsonRoute(show, query=("applied_lsn", "wait")), methods=["GET"]),
+        Route(one, JsonRoute(delete), methods=["DELETE"]),
+        Route(f"{one}/metrics", JsonRoute(metrics), methods=["GET"]),
+        Route(f"{one}/experience/add", JsonRoute(add, body=True), methods=["POST"]),
+        Route(f"{one}/labels/add", JsonRoute(label, body=True), methods=["POST"]),
+        Route(f"{one}/inference", JsonRoute(inference, body=True), methods=["POST"]),
+    ]
+
+
+def _at_most(rows: list[Any], name: str) -> None:
+    limit = LIMITS[f"{name}_per_request"]
+    if len(rows) > limit:
+        raise BodyTooLarge(name, f"at most {limit}", len(rows), "send fewer at a time")
+
+
+async def _http_error(request: StarletteRequest, raised: Exception) -> StarletteResponse:
+    """Turn the router's own 404 and 405 into our form."""
+    status = raised.status_code if isinstance(raised, HTTPException) else 500
+    path = request.scope["path"]
+    error: JormungandrError = NotFound("path", "a path of protocol v1", path)
+    if status == MethodNotAllowed.status:
+        error = MethodNotAllowed("method", "one that this path has", request.method)
+    body = encode({"error": error.to_dict()})
+    return StarletteResponse(body, status_code=status, media_type="application/json")

@@ -1,0 +1,118 @@
+"""`Gateway`: the models of one data directory; it creates, finds, deletes and stops them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from jormungandr.errors import Draining, InvalidValue, ModelConflict, ModelUnknown
+from jormungandr.service.datadir import DataDir
+from jormungandr.service.model import Model
+from jormungandr.spec import MODEL_ID, ModelSpec
+
+__all__ = ["Gateway"]
+
+
+class Gateway:
+    """The state behind the routes; lives on one event loop.
+
+    Args:
+        data_dir: where everything is kept.
+    """
+
+    def __init__(self, data_dir: Path) -> None:
+        self._data_dir = data_dir
+        self._models: dict[str, Model] = {}
+        #: Of deleted and living models: the last generation, and the highest version ever published.
+        self._past: dict[str, tuple[int, int]] = {}
+        self._directory: DataDir | None = None
+        self._creating = asyncio.Lock()
+        self.state = "starting"
+
+    async def start(self) -> None:
+        """Lock the directory and bring every model back to where it was.
+
+        Raises:
+            DataDirError: the directory is locked or damaged.
+        """
+        self._directory = DataDir(self._data_dir)
+        for folder, journal in self._directory.journals():
+            created, highest = journal.created, journal.deleted()
+            generation, version = self._past.get(created.model_id, (0, -1))
+            if highest is not None:
+                self._past[created.model_id] = (
+                    max(generation, created.generation),
+                    max(version, highest),
+                )
+                journal.close()
+                continue
+            self._past[created.model_id] = (max(generation, created.generation), version)
+            self._models[created.model_id] = Model(folder, journal)
+        self.state = "ready"
+
+    async def stop(self) -> None:
+        """Refuse what is new, finish what is not, write checkpoints, and let go of the directory."""
+        self.state = "draining"
+        await asyncio.gather(*(model.stop() for model in self._models.values()))
+        if self._directory is not None:
+            self._directory.close()
+        self.state = "stopped"
+
+    def model(self, model_id: str) -> Model:
+        """Return a model.
+
+        Raises:
+            ModelUnknown: there is none of that id.
+        """
+        found = self._models.get(model_id)
+        if found is None:
+            raise ModelUnknown("model_id", "a model that exists", repr(model_id), "create it first")
+        return found
+
+    def models(self) -> list[dict[str, Any]]:
+        """Return the figures of every model."""
+        return [model.info() for _, model in sorted(self._models.items())]
+
+    async def create(self, model_id: str, spec: Mapping[str, Any]) -> tuple[bool, Model]:
+        """Create a model; return whether it is new.
+
+        For one that exists, every field given must equal the stored one; omitted ones match anything.
+
+        Raises:
+            InvalidValue: an id or a spec that is not acceptable.
+            ModelConflict: it exists with another specification.
+        """
+        if MODEL_ID.fullmatch(model_id) is None:
+            raise InvalidValue("model_id", f"to match {MODEL_ID.pattern}", repr(model_id))
+        async with self._creating:
+            if self._directory is None or self.state != "ready":
+                raise Draining("service", "a service that is ready", self.state)
+            existing = self._models.get(model_id)
+            if existing is not None:
+                paths = existing.spec.mismatches(spec)
+                if paths:
+                    raise ModelConflict(
+                        "spec",
+                        "the specification the model was created with",
+                        f"differences at {', '.join(paths)}",
+                        "delete the model first, or use another id",
+                    )
+                return False, existing
+            resolved = ModelSpec.from_dict(spec)
+            generation, highest = self._past.get(model_id, (0, -1))
+            folder, journal = await asyncio.get_running_loop().run_in_executor(
+                None, self._directory.create, model_id, generation + 1, highest + 1, resolved
+            )
+            self._past[model_id] = (generation + 1, highest)
+            self._models[model_id] = Model(folder, journal)
+            return True, self._models[model_id]
+
+    async def delete(self, model_id: str) -> None:
+        """Delete a model and everything it learned from; its version numbers are never used again."""
+        async with self._creating:
+            model = self.model(model_id)
+            del self._models[model_id]
+            self._past[model_id] = (model.generation, model.published_version)
+            await model.delete()

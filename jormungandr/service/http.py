@@ -1,0 +1,171 @@
+"""HTTP in small: a JSON route as a bare ASGI application, and authentication in front of all of them."""
+
+from __future__ import annotations
+
+import hmac
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+from urllib.parse import parse_qsl
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from jormungandr.errors import (
+    BodyTooLarge,
+    InternalError,
+    InvalidValue,
+    JormungandrError,
+    Malformed,
+    TooManyRequests,
+    Unauthenticated,
+    Unavailable,
+    UnknownField,
+    UnsupportedMediaType,
+)
+from jormungandr.protocol import LIMITS
+from jormungandr.wire import encode
+
+__all__ = ["Authenticated", "JsonRoute", "Request", "answer"]
+
+log = logging.getLogger("jormungandr")
+
+OPEN_PATHS = frozenset({"/v1/health/live", "/v1/health/ready"})
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a route sees: path parameters, query, and the body as bytes."""
+
+    path: dict[str, str]
+    query: dict[str, str]
+    body: bytes
+
+
+Call = Callable[[Request], Awaitable[tuple[int, Any]]]
+
+
+class JsonRoute:
+    """Decode, one call, encode; every error becomes its JSON form.
+
+    Args:
+        call: returns (status, body); a body of None is no body.
+        body: whether the route takes one.
+        query: names of the query parameters it knows.
+    """
+
+    def __init__(self, call: Call, *, body: bool = False, query: tuple[str, ...] = ()) -> None:
+        self._call, self._body, self._query = call, body, query
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        try:
+            body = await self._read(scope, receive) if self._body else b""
+            query = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
+            for name in query:
+                if name not in self._query:
+                    raise UnknownField(f"query.{name}", f"only {list(self._query)}", name)
+            request = Request(scope.get("path_params", {}), query, body)
+            status, content = await self._call(request)
+        except JormungandrError as error:
+            await answer(send, error.status, {"error": error.to_dict()}, error)
+        except Exception:
+            # The trace is for the log alone: a client learns nothing of our insides.
+            log.exception("%s %s", scope["method"], scope["path"])
+            fault = InternalError("service", "no fault of its own", "", "see the service's log")
+            await answer(send, fault.status, {"error": fault.to_dict()}, fault)
+        else:
+            await answer(send, status, content)
+
+    async def _read(self, scope: Scope, receive: Receive) -> bytes:
+        headers = dict(scope["headers"])
+        kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+        if kind != b"application/json":
+            got = kind.decode("latin-1") or "nothing"
+            raise UnsupportedMediaType("Content-Type", "application/json", got)
+        if headers.get(b"content-encoding", b"identity") != b"identity":
+            raise UnsupportedMediaType("Content-Encoding", "none", headers[b"content-encoding"])
+        limit = LIMITS["json_body_bytes"]
+        declared = headers.get(b"content-length", b"0")
+        if not declared.isdigit():
+            raise Malformed("Content-Length", "a number", declared)
+        if int(declared) > limit:
+            raise BodyTooLarge("body", f"at most {limit} bytes", int(declared), "send fewer rows")
+        parts, size = [], 0
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise Malformed("body", "a whole body", "the end of the connection")
+            size += len(message.get("body", b""))
+            if size > limit:
+                raise BodyTooLarge("body", f"at most {limit} bytes", "more", "send fewer rows")
+            parts.append(message.get("body", b""))
+            if not message.get("more_body"):
+                return b"".join(parts)
+
+
+async def answer(
+    send: Send, status: int, content: Any, error: JormungandrError | None = None
+) -> None:
+    """Send a JSON answer."""
+    body = b"" if content is None else encode(content)
+    headers = [(b"content-length", str(len(body)).encode())]
+    if content is not None:
+        headers.append((b"content-type", b"application/json"))
+    if isinstance(error, TooManyRequests | Unavailable):
+        headers.append((b"retry-after", b"1"))
+    if isinstance(error, Unauthenticated):
+        headers.append((b"www-authenticate", b"Bearer"))
+    if isinstance(error, BodyTooLarge):
+        headers.append((b"connection", b"close"))  # what is left of the body is not read
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+class Authenticated:
+    """Deny by default: every path but the health checks needs the token, whatever the method.
+
+    Args:
+        app: what stands behind.
+        token: the operator's; None leaves the door open (tests in memory, an explicit flag).
+    """
+
+    def __init__(self, app: ASGIApp, token: str | None) -> None:
+        self._app = app
+        self._digest = None if token is None else sha256(token.encode()).digest()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let a request through, or answer 401."""
+        if scope["type"] == "http" and scope["path"] not in OPEN_PATHS and not self._known(scope):
+            error = Unauthenticated("Authorization", "Bearer and the service's token", "another")
+            await answer(send, error.status, {"error": error.to_dict()}, error)
+            return
+        if scope["type"] not in ("http", "lifespan"):
+            return  # no WebSockets here
+        await self._app(scope, receive, send)
+
+    def _known(self, scope: Scope) -> bool:
+        if self._digest is None:
+            return True
+        given = [value for name, value in scope["headers"] if name == b"authorization"]
+        if len(given) != 1:
+            return False
+        kind, _, token = given[0].partition(b" ")
+        # Digests are compared, so that neither length nor content shows in the time it takes.
+        same = hmac.compare_digest(sha256(token.strip()).digest(), self._digest)
+        return same and kind.lower() == b"bearer"
+
+
+def number(request: Request, name: str, low: float, high: float, default: float) -> float:
+    """Return a query parameter as a number in a range."""
+    text = request.query.get(name)
+    if text is None:
+        return default
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not low <= value <= high:
+        raise InvalidValue(f"query.{name}", f"a number in {low:g}..{high:g}", repr(text))
+    return value

@@ -1,0 +1,457 @@
+"""The journal of one model: a durable, ordered SQLite database, and the ledger as a table of it.
+
+A group of rows, the ledger blocks they touch and the counters are one transaction; whoever is answered
+after it can rely on it. One connection writes; others only read, one short SELECT at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import apsw
+import msgspec
+import numpy as np
+
+from jormungandr.columns import TRAIN
+from jormungandr.errors import DataDirError, StorageFull
+from jormungandr.ledger import (
+    Block,
+    Counters,
+    Draft,
+    Episode,
+    Identity,
+    Key,
+    Pending,
+    block_from_bytes,
+)
+from jormungandr.rows import ACCEPTED, Row, TransitionsRow, decode_row, encode_row
+from jormungandr.rows import row_digest as digest_of
+from jormungandr.spec import ModelSpec
+
+__all__ = ["Created", "Journal", "JournalReader", "VersionRow"]
+
+log = logging.getLogger("jormungandr")
+
+FORMAT = 1
+MINIMUM_SQLITE = (3, 51, 3)  # older ones can corrupt a WAL that several connections use
+#: WAL pages after which its content is moved to the database file.
+WAL_PAGES = 4_000
+#: Ledger blocks and episodes held in memory.
+CACHE = 20_000
+
+_SCHEMA = """
+CREATE TABLE meta (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
+CREATE TABLE journal (
+    lsn INTEGER PRIMARY KEY,
+    kind TEXT NOT NULL,              -- transitions, labels, create, version, delete
+    payload BLOB NOT NULL,
+    digest BLOB NOT NULL,            -- SHA-256 over lsn, kind and payload
+    accepted_train INTEGER NOT NULL DEFAULT 0,
+    accepted_validation INTEGER NOT NULL DEFAULT 0,
+    stale_dropped INTEGER NOT NULL DEFAULT 0,
+    labels INTEGER NOT NULL DEFAULT 0,
+    actors TEXT NOT NULL DEFAULT '[]',   -- JSON
+    min_version INTEGER,
+    max_version INTEGER
+);
+CREATE TABLE episode (
+    actor TEXT NOT NULL, episode TEXT NOT NULL,
+    split INTEGER NOT NULL, splits INTEGER NOT NULL, ended INTEGER NOT NULL, last INTEGER NOT NULL,
+    PRIMARY KEY (actor, episode)
+) WITHOUT ROWID;
+CREATE TABLE ledger (
+    actor TEXT NOT NULL, episode TEXT NOT NULL, block INTEGER NOT NULL, slots BLOB NOT NULL,
+    PRIMARY KEY (actor, episode, block)
+);
+CREATE TABLE pending_label (
+    actor TEXT NOT NULL, episode TEXT NOT NULL, timestep INTEGER NOT NULL,
+    label INTEGER NOT NULL, since INTEGER NOT NULL, position INTEGER NOT NULL,
+    PRIMARY KEY (actor, episode, timestep)
+) WITHOUT ROWID;
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    """The CONTROL row a journal begins with: which model it is of, and its resolved spec."""
+
+    model_id: str
+    generation: int
+    first_version: int
+    spec: ModelSpec
+
+
+@dataclass(frozen=True, slots=True)
+class VersionRow:
+    """The CONTROL row that precedes the first serving of a policy."""
+
+    version: int
+    update_count: int
+    applied_lsn: int
+    digest: str
+
+
+def _connect(path: Path, flags: int) -> apsw.Connection:
+    if tuple(map(int, apsw.sqlite_lib_version().split("."))) < MINIMUM_SQLITE:
+        wanted = ".".join(map(str, MINIMUM_SQLITE))
+        raise DataDirError("SQLite", f">= {wanted}", apsw.sqlite_lib_version(), "upgrade apsw")
+    connection = apsw.Connection(str(path), flags=flags)
+    connection.set_busy_timeout(10_000)
+    return connection
+
+
+def _durable(connection: apsw.Connection) -> None:
+    """Make every commit wait for the disk, and check that it does."""
+    for pragma, wanted in (("journal_mode=WAL", "wal"), ("synchronous=FULL", 2)):
+        connection.execute(f"PRAGMA {pragma}").fetchall()
+        name = pragma.partition("=")[0]
+        got = connection.execute(f"PRAGMA {name}").fetchone()
+        if got is None or got[0] != wanted:
+            raise DataDirError(f"PRAGMA {name}", str(wanted), got)
+    if sys.platform == "darwin":
+        connection.execute("PRAGMA fullfsync=ON").fetchall()
+    connection.execute("PRAGMA wal_autocheckpoint=0").fetchall()
+
+
+class Journal:
+    """The writing side; also the ledger's `Store`, over a bounded cache.
+
+    `commit` runs on one thread at a time and touches only the writing connection; every other method
+    belongs to the thread that admits.
+
+    Args:
+        path: of the database file; created if `created` is given.
+        created: what to write into a new journal.
+    """
+
+    def __init__(self, path: Path, created: Created | None = None) -> None:
+        self.path = path
+        flags = apsw.SQLITE_OPEN_READWRITE
+        new = created is not None
+        self._writer = _connect(path, flags | (apsw.SQLITE_OPEN_CREATE if new else 0))
+        _durable(self._writer)
+        if created is not None:
+            self._create(created)
+        else:
+            # Rewrites and syncs every page: nothing that a failed sync left in memory passes for
+            # durable.
+            self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        self._reader = _connect(path, apsw.SQLITE_OPEN_READONLY)
+        self.created = _read_created(self._reader, path)
+        self._counters = Counters(**_read_meta(self._reader, "counters"))
+        self._episodes: dict[Key, Episode] = {}
+        self._blocks: dict[tuple[Key, int], Block] = {}
+        self._pendings: dict[Identity, Pending] = {
+            (a, e, t): Pending(label, since)
+            for a, e, t, label, since in self._reader.execute(
+                "SELECT actor, episode, timestep, label, since FROM pending_label ORDER BY position"
+            )
+        }
+
+    def _create(self, created: Created) -> None:
+        payload = msgspec.json.encode(
+            {
+                "model_id": created.model_id,
+                "generation": created.generation,
+                "first_version": created.first_version,
+                "spec": created.spec.to_dict(),
+            }
+        )
+        with self._transaction():
+            self._writer.execute(_SCHEMA)
+            self._write_meta("format", FORMAT)
+            self._write_meta("counters", asdict(Counters(lsn=1)))
+            self._write_control(1, "create", payload)
+        _sync_folder(self.path.parent)
+
+    def _write_meta(self, name: str, value: Any) -> None:
+        self._writer.execute(
+            "INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, msgspec.json.encode(value))
+        )
+
+    # -- the ledger's store ---------------------------------------------------------------------
+
+    @property
+    def counters(self) -> Counters:
+        """The totals as committed."""
+        return self._counters
+
+    def episode(self, key: Key) -> Episode | None:
+        """Return what is known of an episode."""
+        found = self._episodes.get(key)
+        if found is None:
+            row = self._reader.execute(
+                "SELECT split, splits, ended, last FROM episode WHERE actor = ? AND episode = ?",
+                key,
+            ).fetchone()
+            if row is None:
+                return None
+            found = self._episodes[key] = Episode(*cast("tuple[int, int, int, int]", row))
+        return found
+
+    def block(self, key: Key, number: int) -> Block | None:
+        """Return one block of an episode."""
+        found = self._blocks.get((key, number))
+        if found is None:
+            row = self._reader.execute(
+                "SELECT slots FROM ledger WHERE actor = ? AND episode = ? AND block = ?",
+                (*key, number),
+            ).fetchone()
+            if row is None:
+                return None
+            found = self._blocks[key, number] = block_from_bytes(cast("bytes", row[0]))
+        return found
+
+    def pending(self, identity: Identity) -> Pending | None:
+        """Return the label that waits for a transition."""
+        return self._pendings.get(identity)
+
+    def pending_oldest(self) -> Iterator[tuple[Identity, Pending]]:
+        """Iterate over waiting labels, oldest first."""
+        return iter(self._pendings.items())
+
+    # -- writing --------------------------------------------------------------------------------
+
+    def commit(self, draft: Draft, rows: Sequence[Row], controls: Sequence[VersionRow]) -> None:
+        """Write one group and return when it is on the disk.
+
+        Args:
+            draft: the ledger's changes, made over this journal.
+            rows: data rows, in order.
+            controls: policy versions to record; their positions are taken from the draft.
+
+        Raises:
+            StorageFull: the disk is full; nothing of the group was kept.
+        """
+        try:
+            with self._transaction():
+                for row in rows:
+                    self._write_row(row)
+                for control in controls:
+                    draft.count(lsn=1)
+                    payload = msgspec.json.encode(asdict(control))
+                    self._write_control(draft.counters.lsn, "version", payload)
+                self._write_ledger(draft)
+        except apsw.FullError as error:
+            raise StorageFull(
+                "journal", "room on the disk", error, "free some; nothing was kept"
+            ) from None
+        except apsw.IOError as error:
+            # After a failed sync nobody knows what is on the disk, and asking again would lie: the
+            # kernel has marked the pages clean. Recovery after a restart reads what is there.
+            log.critical("journal %s: %s; exiting", self.path, error)
+            os._exit(74)
+
+    def merged(self, draft: Draft) -> None:
+        """Take a committed draft into the cache."""
+        if len(self._blocks) > CACHE or len(self._episodes) > CACHE:
+            self._blocks.clear()
+            self._episodes.clear()
+        self._episodes.update(draft.episodes)
+        self._blocks.update(draft.blocks)
+        for identity, waiting in draft.pendings.items():
+            self._pendings.pop(identity, None)
+            if waiting is not None:
+                self._pendings[identity] = waiting
+        self._counters = draft.counters
+
+    def delete(self, highest_version: int) -> None:
+        """Record that the model is gone, and drop its data; only CONTROL rows stay."""
+        with self._transaction():
+            draft = Draft(self)
+            draft.count(lsn=1)
+            payload = msgspec.json.encode({"highest_version": highest_version})
+            self._write_control(draft.counters.lsn, "delete", payload)
+            self._writer.execute("DELETE FROM journal WHERE kind IN ('transitions', 'labels')")
+            for table in ("episode", "ledger", "pending_label"):
+                self._writer.execute(f"DELETE FROM {table}")
+            self._write_meta("counters", asdict(draft.counters))
+        self._counters = draft.counters
+
+    def _write_row(self, row: Row) -> None:
+        payload = encode_row(row)
+        values: dict[str, Any] = {"train": 0, "validation": 0, "stale": 0, "labels": 0}
+        if isinstance(row, TransitionsRow):
+            c, accepted = row.columns, row.outcome == ACCEPTED
+            train = int(np.count_nonzero(accepted & (c.split == TRAIN)))
+            values |= {
+                "train": train,
+                "validation": int(np.count_nonzero(accepted)) - train,
+                "stale": int(np.count_nonzero(~accepted)),
+                "labels": int(np.count_nonzero(c.label >= 0)),
+                "actors": sorted({c.actors[k] for k in np.unique(c.actor)}),
+                "low": int(c.policy_version.min()),
+                "high": int(c.policy_version.max()),
+            }
+        else:
+            actors = sorted({identity[0] for identity in row.identities})
+            values |= {"labels": len(row.label), "actors": actors}
+        self._writer.execute(
+            "INSERT INTO journal VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                row.lsn,
+                row.kind,
+                payload,
+                digest_of(row.lsn, row.kind, payload),
+                values["train"],
+                values["validation"],
+                values["stale"],
+                values["labels"],
+                msgspec.json.encode(values["actors"]).decode(),
+                values.get("low"),
+                values.get("high"),
+            ),
+        )
+
+    def _write_control(self, lsn: int, kind: str, payload: bytes) -> None:
+        self._writer.execute(
+            "INSERT INTO journal (lsn, kind, payload, digest) VALUES (?, ?, ?, ?)",
+            (lsn, kind, payload, digest_of(lsn, kind, payload)),
+        )
+
+    def _write_ledger(self, draft: Draft) -> None:
+        self._writer.executemany(
+            "INSERT OR REPLACE INTO episode VALUES (?, ?, ?, ?, ?, ?)",
+            ((*key, *episode) for key, episode in draft.episodes.items()),
+        )
+        self._writer.executemany(
+            "INSERT OR REPLACE INTO ledger VALUES (?, ?, ?, ?)",
+            ((*key, number, block.tobytes()) for (key, number), block in draft.blocks.items()),
+        )
+        for position, (identity, waiting) in enumerate(draft.pendings.items()):
+            if waiting is None:
+                self._writer.execute(
+                    "DELETE FROM pending_label WHERE actor = ? AND episode = ? AND timestep = ?",
+                    identity,
+                )
+            else:
+                # The position keeps the order of arrival across restarts.
+                self._writer.execute(
+                    "INSERT OR REPLACE INTO pending_label VALUES (?, ?, ?, ?, ?, ?)",
+                    (*identity, *waiting, draft.counters.lsn * 100_000 + position),
+                )
+        self._write_meta("counters", asdict(draft.counters))
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._writer.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._writer.execute("COMMIT")
+        except BaseException:
+            if self._writer.in_transaction:
+                self._writer.execute("ROLLBACK")
+            raise
+
+    def move_wal(self) -> None:
+        """Move the WAL's content to the database file when it has grown; on the writer's thread."""
+        wal = Path(f"{self.path}-wal")
+        if wal.exists() and wal.stat().st_size > WAL_PAGES * 4096:
+            self._writer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+
+    # -- reading --------------------------------------------------------------------------------
+
+    def versions(self) -> list[VersionRow]:
+        """Return the published versions, oldest first."""
+        rows = self._reader.execute(
+            "SELECT payload FROM journal WHERE kind = 'version' ORDER BY lsn"
+        )
+        return [VersionRow(**msgspec.json.decode(cast("bytes", row[0]))) for row in rows]
+
+    def deleted(self) -> int | None:
+        """Return the highest version ever published if the model was deleted, else None."""
+        found = self._reader.execute("SELECT payload FROM journal WHERE kind = 'delete'").fetchone()
+        if found is None:
+            return None
+        return int(msgspec.json.decode(cast("bytes", found[0]))["highest_version"])
+
+    def close(self) -> None:
+        """Close both connections."""
+        self._reader.close()
+        self._writer.close()
+
+
+class JournalReader:
+    """The learner's side: data rows after a position, checked by digest.
+
+    Args:
+        path: of the database file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._connection = _connect(path, apsw.SQLITE_OPEN_READONLY)
+
+    def created(self) -> Created:
+        """Return what the journal is of."""
+        return _read_created(self._connection, self._path)
+
+    def rows(self, after: int, limit: int = 64) -> list[Row]:
+        """Return up to `limit` data rows after position `after`, in order.
+
+        Raises:
+            DataDirError: a row does not match its digest.
+        """
+        found = self._connection.execute(
+            "SELECT lsn, kind, payload, digest FROM journal"
+            " WHERE lsn > ? AND kind IN ('transitions', 'labels') ORDER BY lsn LIMIT ?",
+            (after, limit),
+        ).fetchall()
+        rows: list[Row] = []
+        for lsn, kind, payload, digest in cast("list[tuple[int, str, bytes, bytes]]", found):
+            if digest_of(lsn, kind, payload) != digest:
+                where = f"{self._path}: row {lsn}"
+                raise DataDirError(where, "its recorded SHA-256", "another", "the row is damaged")
+            rows.append(decode_row(lsn, kind, payload))
+        return rows
+
+    def last(self) -> int:
+        """Return the position of the last data row, 0 without one."""
+        found = self._connection.execute(
+            "SELECT max(lsn) FROM journal WHERE kind IN ('transitions', 'labels')"
+        ).fetchone()
+        return int(found[0]) if found is not None and found[0] is not None else 0
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+
+def _read_created(connection: apsw.Connection, path: Path) -> Created:
+    """Return what a journal is of.
+
+    Raises:
+        DataDirError: it is of another format, or has no create row.
+    """
+    if _read_meta(connection, "format") != FORMAT:
+        raise DataDirError(f"{path}: format", str(FORMAT), _read_meta(connection, "format"))
+    found = connection.execute("SELECT payload FROM journal WHERE kind = 'create'").fetchone()
+    if found is None:
+        raise DataDirError(str(path), "a create row", "none")
+    body = msgspec.json.decode(cast("bytes", found[0]))
+    return Created(
+        body["model_id"],
+        body["generation"],
+        body["first_version"],
+        ModelSpec.from_dict(body["spec"]),
+    )
+
+
+def _read_meta(connection: apsw.Connection, name: str) -> Any:
+    found = connection.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
+    return None if found is None else msgspec.json.decode(cast("bytes", found[0]))
+
+
+def _sync_folder(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

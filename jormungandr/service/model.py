@@ -1,0 +1,429 @@
+"""`Model`: one model inside the gateway — admission, commit groups, the policy it serves.
+
+Everything here runs on the event loop except the commit itself: while one group syncs, the next one
+gathers. Nothing is answered before the commit that holds it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from numpy.typing import ArrayLike
+
+from jormungandr.admission import Admission
+from jormungandr.columns import Columns
+from jormungandr.errors import (
+    Backlog,
+    CheckpointError,
+    Draining,
+    JormungandrError,
+    ModelUnknown,
+    PolicyNotReady,
+    StorageFull,
+)
+from jormungandr.ledger import Draft, Identity
+from jormungandr.policy import PolicySnapshot, streams
+from jormungandr.protocol import InferenceReply, LabelReceipt, Receipt
+from jormungandr.rows import Row
+from jormungandr.service.journal import Journal, VersionRow
+from jormungandr.service.process import LearnerProcess
+
+__all__ = ["Model"]
+
+log = logging.getLogger("jormungandr")
+
+#: Requests admitted into one commit.
+GROUP = 256
+#: Policies kept on disk.
+KEEP_POLICIES = 16
+#: Evaluations remembered.
+KEEP_EVALUATIONS = 1_000
+#: Observations above which a forward pass leaves the event loop.
+LOOP_OBSERVATIONS = 64
+#: Seconds an inference request waits for the first policy of a model.
+FIRST_POLICY = 20.0
+
+
+@dataclass
+class _Job:
+    """One thing to admit: returns its answer and the rows to write."""
+
+    admit: Callable[[Draft], tuple[Any, Sequence[Row]]]
+    answer: asyncio.Future[Any]
+    version: VersionRow | None = None
+
+
+class Model:
+    """One model of the service.
+
+    Args:
+        folder: of the model.
+        journal: opened for writing.
+    """
+
+    def __init__(self, folder: Path, journal: Journal) -> None:
+        self.folder, self.journal = folder, journal
+        # The one thread that touches the writing connection.
+        self._writing = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal")
+        created = journal.created
+        self.spec, self.model_id, self.generation = (
+            created.spec,
+            created.model_id,
+            created.generation,
+        )
+        self._admission = Admission(self.spec, self.generation)
+        self._published = {row.version: row.digest for row in journal.versions()}
+        self.policy: PolicySnapshot | None = self._newest_policy()
+        _, _, self._acting = streams(self.spec.seed)
+        self._queue: asyncio.Queue[_Job] = asyncio.Queue()
+        self._committer = asyncio.get_running_loop().create_task(self._commit_groups())
+        self._process = LearnerProcess(folder, self.spec.threads, self._on_message)
+        self._info: dict[str, Any] = {}  # the learner's last report
+        self._metrics: dict[str, Any] = {}
+        self._evaluations: dict[int, dict[str, Any]] = {}  # by policy version
+        self._mismatched: int | None = (
+            None  # a rebuilt version whose digest is not the recorded one
+        )
+        self._settled_lsn = 0  # applied, and the policy after it is served
+        self._changed = asyncio.Event()
+        self._closed: JormungandrError | None = None
+        if journal.counters.data_lsn > 0:
+            self._process.start()  # it may have rows to catch up with
+
+    # -- data in --------------------------------------------------------------------------------
+
+    async def add(self, columns: Columns) -> Receipt:
+        """Admit transitions; return when they are durable."""
+        self._check_backlog()
+
+        def admit(draft: Draft) -> tuple[Receipt, Sequence[Row]]:
+            return self._admission.transitions(
+                columns, draft, served=self.served_version, published=self.published_version
+            )
+
+        receipt: Receipt = await self._submit(admit)
+        self._process.start()
+        return receipt
+
+    async def label(self, labels: Sequence[tuple[Identity, int]]) -> LabelReceipt:
+        """Admit labels; return when they are durable."""
+        receipt: LabelReceipt = await self._submit(
+            lambda draft: self._admission.labels(labels, draft)
+        )
+        return receipt
+
+    def _check_backlog(self) -> None:
+        applied = self._info.get("transitions")
+        if applied is None:
+            return  # the learner has not reported yet; what is sent is kept meanwhile
+        behind = self.journal.counters.train - applied["train"]
+        if behind > self.spec.pacing.max_backlog:
+            limit = self.spec.pacing.max_backlog
+            raise Backlog("model", f"a learner at most {limit} transitions behind", behind)
+
+    async def _submit(
+        self,
+        admit: Callable[[Draft], tuple[Any, Sequence[Row]]],
+        version: VersionRow | None = None,
+    ) -> Any:
+        if self._closed is not None:
+            raise self._closed
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._queue.put_nowait(_Job(admit, answer, version))
+        return await answer
+
+    async def _commit_groups(self) -> None:
+        while True:
+            jobs = [await self._queue.get()]
+            while len(jobs) < GROUP and not self._queue.empty():
+                jobs.append(self._queue.get_nowait())
+            try:
+                await self._commit(jobs)
+            except Exception as error:
+                log.exception("%s: commit group failed", self.model_id)
+                _fail(jobs, error)
+            finally:
+                for _ in jobs:
+                    self._queue.task_done()
+
+    async def _commit(self, jobs: list[_Job]) -> None:
+        """Admit in order, write in one transaction, then answer."""
+        group = Draft(self.journal)
+        rows: list[Row] = []
+        versions: list[VersionRow] = []
+        answers: list[tuple[_Job, Any]] = []
+        for job in jobs:
+            mine = Draft(group)
+            try:
+                answer, new = job.admit(mine)
+            except JormungandrError as error:
+                _fail([job], error)
+                continue
+            group.merge(mine)
+            rows += new
+            if job.version is not None:
+                versions.append(job.version)
+            answers.append((job, answer))
+        if rows or versions:
+            loop = asyncio.get_running_loop()
+            try:
+                await loop.run_in_executor(
+                    self._writing, self.journal.commit, group, rows, versions
+                )
+            except JormungandrError as error:
+                _fail([job for job, _ in answers], error)
+                return
+            self.journal.merged(group)
+            if rows:
+                self._process.send("doorbell")
+        for job, answer in answers:
+            if not job.answer.done():  # its client may have gone; what it sent is kept
+                job.answer.set_result(answer)
+        if self._queue.empty() and rows:
+            await asyncio.get_running_loop().run_in_executor(self._writing, self.journal.move_wal)
+
+    # -- versions out ---------------------------------------------------------------------------
+
+    @property
+    def served_version(self) -> int:
+        """The newest version served, or the one before the first."""
+        if self.policy is not None:
+            return self.policy.version
+        return self.journal.created.first_version
+
+    @property
+    def published_version(self) -> int:
+        """The highest version there is a journaled row of."""
+        return max(self._published, default=self.journal.created.first_version)
+
+    async def act(
+        self,
+        observations: ArrayLike,
+        *,
+        deterministic: bool,
+        epsilon: float | None,
+        distribution: bool,
+    ) -> InferenceReply:
+        """Answer with the newest policy, waiting for the first one of a new model."""
+        if self.policy is None:
+            self._process.start()
+            await self._wait_until(lambda: self.policy is not None, FIRST_POLICY)
+        policy = self.policy
+        if policy is None:
+            expected = f"a policy within {FIRST_POLICY:g} s"
+            raise PolicyNotReady("model", expected, f"learner {self._process.state}")
+        if epsilon is None:
+            epsilon = self.spec.exploration.epsilon(self.journal.counters.train)
+
+        def forward() -> InferenceReply:
+            return policy.act(
+                observations,
+                self._acting,
+                deterministic=deterministic,
+                epsilon=epsilon,
+                distribution=distribution,
+            )
+
+        if len(cast("Sequence[Any]", observations)) <= LOOP_OBSERVATIONS:
+            return forward()
+        return await asyncio.get_running_loop().run_in_executor(None, forward)
+
+    async def _on_message(self, message: dict[str, Any]) -> None:
+        try:
+            await self._handle(message)
+        except Exception:
+            log.exception("%s: a message of the learner was not handled", self.model_id)
+        # A busy learner reports before its newest policy is recorded: that one is waited for.
+        if self._info and self.served_version >= self._info["policy_version"]:
+            self._settled_lsn = max(self._settled_lsn, self._info["applied_lsn"])
+        self._wake()
+
+    async def _handle(self, message: dict[str, Any]) -> None:
+        if message["type"] == "policy":
+            await self._on_policy(message)
+            self._process.send("published")
+        elif message["type"] == "state":
+            if message["info"]["applied_lsn"] > self._info.get("applied_lsn", -1):
+                self._process.progressed()
+            self._info = message["info"]
+            self._metrics = message["metrics"]
+            for evaluation in message["evaluations"]:
+                self._evaluations[evaluation["policy_version"]] = evaluation
+            for old in list(self._evaluations)[:-KEEP_EVALUATIONS]:
+                del self._evaluations[old]
+
+    def _wake(self) -> None:
+        """Let everybody who waits for a change look again."""
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    async def _on_policy(self, message: dict[str, Any]) -> None:
+        """Record a policy, then serve it; one that was recorded before is only compared."""
+        version, digest = message["version"], message["digest"]
+        recorded = self._published.get(version)
+        if recorded is not None and recorded != digest:
+            self._mismatched = version
+            log.error("%s: policy %d is not the one recorded", self.model_id, version)
+        newest = self._published and version <= max(self._published)
+        if newest and not (recorded == digest and self.policy is None):
+            return
+        try:
+            policy = PolicySnapshot.from_bytes(message["bytes"])
+        except CheckpointError as error:
+            log.error("%s: policy %d refused: %s", self.model_id, version, error)
+            return
+        row = VersionRow(version, message["update_count"], message["applied_lsn"], digest)
+        if await self._record(row, message["bytes"]):
+            self.policy = policy
+
+    async def _record(self, row: VersionRow, data: bytes) -> bool:
+        """Make a policy and its VERSION row durable; on a full disk, wait until it is not."""
+        while self._closed is None:
+            try:
+                await asyncio.get_running_loop().run_in_executor(
+                    None, self._write_policy, row.version, data
+                )
+                if row.version not in self._published:
+                    await self._submit(lambda _: (None, ()), row)
+                    self._published[row.version] = row.digest
+            except (StorageFull, OSError) as error:
+                log.warning("%s: policy %d not recorded: %s", self.model_id, row.version, error)
+                await asyncio.sleep(1.0)
+            except JormungandrError:  # the model is being closed
+                return False
+            else:
+                return True
+        return False
+
+    def _policies(self) -> list[Path]:
+        found = (self.folder / "policies").glob("*.safetensors")
+        return sorted(p for p in found if p.stem.isdigit())
+
+    def _write_policy(self, version: int, data: bytes) -> None:
+        folder = self.folder / "policies"
+        folder.mkdir(exist_ok=True)
+        path = folder / f"{version:020d}.safetensors"
+        temporary = path.with_suffix(".tmp")
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.rename(path)
+        for old in self._policies()[:-KEEP_POLICIES]:
+            old.unlink(missing_ok=True)
+
+    def _newest_policy(self) -> PolicySnapshot | None:
+        """Return the newest policy on disk that was recorded as it is."""
+        for path in reversed(self._policies()):
+            if int(path.stem) not in self._published:
+                continue
+            try:
+                policy = PolicySnapshot.from_bytes(path.read_bytes())
+            except CheckpointError as error:
+                log.error("%s: %s", path, error)
+                continue
+            if policy.digest() == self._published[policy.version]:
+                return policy
+            log.error("%s: its digest is not the recorded one", path)
+        return None
+
+    # -- what it is -----------------------------------------------------------------------------
+
+    def info(self) -> dict[str, Any]:
+        """Return the model's specification and figures."""
+        counters, spec = self.journal.counters, self.spec
+        empty = {
+            "update_count": 0,
+            "transitions": {"train": 0, "validation": 0},
+            "replay": {"size": 0, "capacity": spec.replay.capacity},
+            "validation": {"size": 0, "capacity": spec.validation.capacity},
+            "normalizer": {"count": 0},
+            "diverged": False,
+            "warnings": [],
+        }
+        state = "diverged" if self._info.get("diverged") else self._process.state
+        warnings = list(self._info.get("warnings", []))
+        if counters.mixed_episodes:
+            warnings.append(
+                f"mixed_episodes: {counters.mixed_episodes} episodes have transitions of both splits,"
+                " which share observations; use split_scope 'episode'"
+            )
+        if self._mismatched is not None:
+            warnings.append(
+                f"rebuilt_differently: policy {self._mismatched} came out with other bits than"
+                " recorded; NumPy, torch or the processor may have changed"
+            )
+        return {
+            **empty,
+            **self._info,
+            "model_id": self.model_id,
+            "generation": self.generation,
+            "spec": spec.to_dict(),
+            "policy_version": self.served_version,
+            "applied_lsn": self._settled_lsn,
+            "journal_lsn": counters.data_lsn,
+            "accepted": {"train": counters.train, "validation": counters.validation},
+            "stale_dropped": counters.stale_dropped,
+            "labels": {"pending": counters.pending, "expired": counters.pending_expired},
+            "mixed_episodes": counters.mixed_episodes,
+            "evaluation": next(reversed(self._evaluations.values()), None),
+            "learner": {"state": state, "error": self._process.error, "pid": self._process.pid},
+            "warnings": warnings,
+        }
+
+    def metrics(self) -> dict[str, Any]:
+        """Return the last update's figures and the evaluations so far."""
+        return {"update": self._metrics, "evaluations": list(self._evaluations.values())}
+
+    async def wait(self, lsn: int, seconds: float) -> None:
+        """Return when `lsn` is applied and the policy after it served, or the time is over."""
+        await self._wait_until(lambda: self._settled_lsn >= lsn, seconds)
+
+    async def _wait_until(self, holds: Callable[[], bool], seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while not holds() and self._closed is None:
+                    await self._changed.wait()
+
+    # -- the end --------------------------------------------------------------------------------
+
+    async def stop(self) -> None:
+        """Answer what has come in, let the learner write its checkpoint, and close."""
+        self._closed = Draining("service", "a service that is not shutting down", "draining")
+        await self._process.stop()
+        await self._finish()
+
+    async def delete(self) -> None:
+        """Answer what has come in, record the deletion, and drop everything but the record."""
+        self._closed = ModelUnknown(self.model_id, "a model", "a deleted one")
+        await self._process.stop(at_once=True)
+        await self._queue.join()
+        highest = self.published_version
+        await asyncio.get_running_loop().run_in_executor(
+            self._writing, self.journal.delete, highest
+        )
+        await self._finish()
+        for name in ("policies", "checkpoints"):
+            shutil.rmtree(self.folder / name, ignore_errors=True)
+
+    async def _finish(self) -> None:
+        await self._queue.join()
+        self._committer.cancel()
+        self._wake()
+        self._writing.shutdown()
+        self.journal.close()
+
+
+def _fail(jobs: list[_Job], error: BaseException) -> None:
+    for job in jobs:
+        if not job.answer.done():
+            job.answer.set_exception(error)

@@ -1,0 +1,152 @@
+"""Bytes ⇄ protocol: the JSON bodies of both ends.
+
+The service decodes to plain objects and lets `columns()` check them, so that a fault is described
+in the same words in process and over HTTP.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import msgspec
+import numpy as np
+
+from jormungandr.columns import ARRAYS, OPTIONAL, REQUIRED, Columns
+from jormungandr.errors import InvalidType, Malformed, MissingField, NonFinite, UnknownField
+from jormungandr.protocol import SPLITS, Label, LabelsLike, Transition, TransitionsLike
+
+__all__ = ["decode_object", "encode", "encode_labels", "encode_transitions", "fields"]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"cannot encode {type(value).__name__} as JSON")
+
+
+_ENCODER = msgspec.json.Encoder(enc_hook=_plain)
+
+
+def encode(body: Any) -> bytes:
+    """Return JSON; NumPy arrays and scalars become lists and numbers."""
+    return _ENCODER.encode(body)
+
+
+def decode_object(body: bytes) -> dict[str, Any]:
+    """Return a JSON object.
+
+    Raises:
+        Malformed: the body is not JSON, nested too deeply, or not an object.
+    """
+    try:
+        found = msgspec.json.decode(body)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise Malformed("body", "a JSON object", error) from None
+    if not isinstance(found, dict):
+        raise Malformed("body", "a JSON object", type(found).__name__)
+    return found
+
+
+def fields(
+    body: Mapping[str, Any], required: Mapping[str, type], optional: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Check the top-level fields of a request by name and type; a null optional one is absent.
+
+    Raises:
+        InvalidInput: a field is missing, unknown, or of the wrong type.
+    """
+    for name in body:
+        if name not in required and name not in optional:
+            known = sorted([*required, *optional])
+            raise UnknownField(name, f"only {known}", "an unknown field", "check its spelling")
+    found = {}
+    for name, kind in {**required, **optional}.items():
+        value = body.get(name)
+        if value is None:
+            if name in required:
+                raise MissingField(name, "a value", "null" if name in body else "nothing")
+            continue
+        fits = isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+        if not fits:
+            raise InvalidType(name, _kind_name(kind), repr(value))
+        found[name] = value
+    return found
+
+
+def _kind_name(kind: Any) -> str:
+    names = {list: "a list", dict: "an object", bool: "true or false", str: "a string"}
+    return names.get(kind, "a number")
+
+
+def encode_transitions(transitions: TransitionsLike) -> bytes:
+    """Return the body of `experience/add`.
+
+    JSON has no NaN and no infinity, so those are refused here, in the learner's own words.
+
+    Raises:
+        NonFinite: naming the place.
+        InvalidType: something that is no transition.
+    """
+    if isinstance(transitions, Columns):
+        rows: Sequence[Any] = _column_rows(transitions)
+    elif isinstance(transitions, Mapping | Transition | str | bytes):
+        raise InvalidType("transitions", "a list of transitions", type(transitions).__name__)
+    else:
+        rows = [_row(i, t) for i, t in enumerate(transitions)]
+    for i, row in enumerate(rows):
+        for name in ("observation", "next_observation", "reward", "behavior_prob"):
+            value = row.get(name)
+            if not _finite(value):
+                expected = "numbers that are finite in float32"
+                raise NonFinite(f"transitions[{i}].{name}", expected, value)
+    return encode({"transitions": rows})
+
+
+def encode_labels(labels: LabelsLike) -> bytes:
+    """Return the body of `labels/add`."""
+    if isinstance(labels, Mapping | Label | str | bytes):
+        raise InvalidType("labels", "a list of labels", type(labels).__name__)
+    return encode({"labels": list(labels)})
+
+
+def _row(i: int, row: Any) -> Mapping[str, Any]:
+    if isinstance(row, Transition):
+        names = (*REQUIRED, *(n for n in OPTIONAL if getattr(row, n) is not None))
+        return {name: getattr(row, name) for name in names}
+    if not isinstance(row, Mapping):
+        raise InvalidType(f"transitions[{i}]", "an object", type(row).__name__)
+    return row
+
+
+def _column_rows(c: Columns) -> list[dict[str, Any]]:
+    lists = {name: getattr(c, name).tolist() for name in ARRAYS}
+    rows = []
+    for i in range(len(c)):
+        row = {name: values[i] for name, values in lists.items() if name not in OPTIONAL}
+        row["actor_id"], row["episode_id"] = (
+            c.actors[row.pop("actor")],
+            c.episodes[row.pop("episode")],
+        )
+        row["split"] = SPLITS[row["split"]]
+        if not math.isnan(lists["behavior_prob"][i]):
+            row["behavior_prob"] = lists["behavior_prob"][i]
+        if lists["label"][i] >= 0:
+            row["label"] = lists["label"][i]
+        rows.append(row)
+    return rows
+
+
+def _finite(value: Any) -> bool:
+    """Whether a number or list of numbers has no NaN or infinity; other things are not judged."""
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if isinstance(value, np.ndarray | np.floating):
+        kind = cast("np.dtype[Any]", value.dtype).kind
+        return kind != "f" or bool(np.isfinite(value).all())
+    if isinstance(value, list | tuple):
+        return all(_finite(v) for v in value)
+    return True
