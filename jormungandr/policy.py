@@ -10,6 +10,7 @@ import json
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,8 @@ from jormungandr.spec import ModelSpec
 __all__ = ["PolicySnapshot", "layer_shapes", "normalize", "streams"]
 
 FORMAT = "jormungandr-policy-1"
+#: Name of the policy's file in a checkpoint folder.
+POLICY_FILE = "policy.safetensors"
 #: Added to the variance under the root, so that a constant feature does not divide by zero.
 VARIANCE_FLOOR = 1e-8
 
@@ -237,6 +240,20 @@ class PolicySnapshot:
             h.update(np.ascontiguousarray(self.weights[name]).tobytes())
         h.update(self.mean.tobytes() + self.var.tobytes())
         return h.hexdigest()
+
+    @classmethod
+    def open(cls, path: str | Path) -> PolicySnapshot:
+        """Read a policy: a safetensors file, or a checkpoint folder that holds one.
+
+        Raises:
+            CheckpointError: there is none, or it is not a policy of ours.
+        """
+        path = Path(path)
+        file = path / POLICY_FILE if path.is_dir() else path
+        try:
+            return cls.from_bytes(file.read_bytes())
+        except OSError as error:
+            raise CheckpointError(str(file), "a policy's file", error) from None
 
     @classmethod
     def from_bytes(cls, data: bytes) -> PolicySnapshot:

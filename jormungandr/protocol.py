@@ -169,7 +169,7 @@ class Evaluation(_Message):
 
     `validation_loss` is the mean categorical cross-entropy against projected one-step Bellman
     targets; it is no episode return. The auxiliary figures are over the labelled transitions, None
-    when there are none.
+    when there are none; `train_auxiliary_accuracy` is over the newest replay items, for comparison.
     """
 
     policy_version: int
@@ -179,6 +179,7 @@ class Evaluation(_Message):
     auxiliary_loss: float | None = None
     auxiliary_accuracy: float | None = None
     auxiliary_labelled: int = 0
+    train_auxiliary_accuracy: float | None = None
 
     @property
     def loss(self) -> float:

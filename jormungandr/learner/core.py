@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 
 from jormungandr.columns import TRAIN, VALIDATION, Columns
 from jormungandr.errors import CheckpointError, InvalidValue
-from jormungandr.learner.c51 import C51, Batch, Update
+from jormungandr.learner.c51 import C51, Batch, Losses, Update
 from jormungandr.learner.checkpoint import read_checkpoint, write_checkpoint
 from jormungandr.learner.nstep import NStepWindows
 from jormungandr.learner.pacing import Pacing
 from jormungandr.learner.replay import Replay, Sample
 from jormungandr.learner.validation import ValidationStore
 from jormungandr.numerics.moments import RunningMoments
-from jormungandr.policy import PolicySnapshot, normalize, streams
+from jormungandr.policy import POLICY_FILE, PolicySnapshot, normalize, streams
 from jormungandr.protocol import Evaluation
 from jormungandr.rows import ACCEPTED, ATTACHED, LabelsRow, Row, TransitionsRow
 from jormungandr.spec import ModelSpec
@@ -362,32 +362,44 @@ class Core:
             return None
         held = self.validation.all()
         discount = np.where(held["terminated"], 0.0, self.spec.c51.gamma).astype(np.float32)
-        parts = []
-        for at in range(0, len(self.validation), EVALUATION_CHUNK):
-            cut = slice(at, at + EVALUATION_CHUNK)
-            batch = Batch(
-                observation=self._normalized(held["observation"][cut], self._latched),
-                action=held["action"][cut],
-                reward=held["reward"][cut],
-                next_observation=self._normalized(held["next_observation"][cut], self._latched),
-                discount=discount[cut],
-                label=held["label"][cut],
-            )
-            parts.append(self.algorithm.losses(batch))
-        categorical = np.concatenate([part.categorical for part in parts]).astype(np.float64)
-        auxiliary = np.concatenate([part.auxiliary for part in parts]).astype(np.float64)
-        correct = np.concatenate([part.correct for part in parts])
+        losses = self._measure({**held, "discount": discount})
+        categorical = losses.categorical.astype(np.float64)
+        auxiliary = losses.auxiliary.astype(np.float64)
+        trained = np.zeros(0, dtype=np.bool_)
+        if self.spec.auxiliary is not None and len(self.replay):
+            trained = self._measure(self.replay.newest(EVALUATION_CHUNK)).correct
         result = Evaluation(
             policy_version=self.progress.version,
             update_count=self.progress.updates,
             transitions=len(categorical),
             validation_loss=float(categorical.mean()),
             auxiliary_loss=float(auxiliary.mean()) if len(auxiliary) else None,
-            auxiliary_accuracy=float(correct.mean()) if len(correct) else None,
-            auxiliary_labelled=len(correct),
+            auxiliary_accuracy=float(losses.correct.mean()) if len(auxiliary) else None,
+            auxiliary_labelled=len(auxiliary),
+            train_auxiliary_accuracy=float(trained.mean()) if len(trained) else None,
         )
         self.evaluations.append(result)
         return result
+
+    def _measure(self, held: dict[str, NDArray[Any]]) -> Losses:
+        """Measure transitions with the newest networks and the moments latched with them."""
+        parts = []
+        for at in range(0, len(held["action"]), EVALUATION_CHUNK):
+            cut = {name: array[at : at + EVALUATION_CHUNK] for name, array in held.items()}
+            batch = Batch(
+                observation=self._normalized(cut["observation"], self._latched),
+                action=cut["action"],
+                reward=cut["reward"],
+                next_observation=self._normalized(cut["next_observation"], self._latched),
+                discount=cut["discount"],
+                label=cut["label"],
+            )
+            parts.append(self.algorithm.losses(batch))
+        return Losses(
+            categorical=np.concatenate([part.categorical for part in parts]),
+            auxiliary=np.concatenate([part.auxiliary for part in parts]),
+            correct=np.concatenate([part.correct for part in parts]),
+        )
 
     # -- how it is kept -------------------------------------------------------------------------
 
@@ -422,7 +434,8 @@ class Core:
             "latched_good.mean": moments[0],
             "latched_good.var": moments[1],
         }
-        write_checkpoint(path, state, tensors, files)
+        # The policy on its own, so that acting from a checkpoint needs no torch.
+        write_checkpoint(path, state, tensors, {**files, POLICY_FILE: self.snapshot().to_bytes()})
 
     @classmethod
     def load(cls, path: str | Path) -> Self:

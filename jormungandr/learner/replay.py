@@ -179,6 +179,11 @@ class Replay:
         if self._tree is not None:
             self._tree.set(slot, (priority + self.spec.priority_epsilon) ** self.spec.alpha)
 
+    def newest(self, count: int) -> dict[str, NDArray[Any]]:
+        """Return up to `count` of the newest items, oldest of them first."""
+        slots = np.arange(max(self.added - min(count, len(self)), 0), self.added) % self.capacity
+        return {name: array[slots] for name, array in self.arrays.items()}
+
     def state(self) -> dict[str, NDArray[Any]]:
         """Return arrays from which `restore` rebuilds the buffer."""
         size = len(self)

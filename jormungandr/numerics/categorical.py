@@ -71,8 +71,9 @@ def project(support: Tensor, probs: Tensor, reward: Tensor, discount: Tensor) ->
     z, tz = _targets("project", support, probs, reward, discount)
     atoms = z.shape[0]
     delta_z = (z[-1] - z[0]) / (atoms - 1)
-    # Δz is rounded, so the quotient may pass N−1 by an ulp: the clamp must follow the division.
-    b = ((tz.clamp(z[0], z[-1]) - z[0]) / delta_z).clamp(0, atoms - 1)  # (B, N)
+    # Δz is rounded, so that v_max itself may come out an ulp past N−1: the clip to the support is
+    # made here, after the division.
+    b = ((tz - z[0]) / delta_z).clamp(0, atoms - 1)  # (B, N)
     # The shares are b − lower and its complement. With floor and ceil instead, an atom hit exactly
     # (floor = ceil) would lose its mass; N−2 is the lower neighbour of b = N−1 for that reason. The
     # clamp at 0 is for a NaN, which has no defined integer.

@@ -98,7 +98,7 @@ def n_step(reward: Tensor, terminated: Tensor, truncated: Tensor, gamma: float, 
     return NStep(returns, discount, last, (length == n) | end[last])
 
 
-def gae(  # noqa: PLR0917 — the order is part of the public contract
+def gae(
     reward: Tensor,
     value: Tensor,
     next_value: Tensor,
@@ -136,7 +136,7 @@ def gae(  # noqa: PLR0917 — the order is part of the public contract
     return _backward(delta, torch.full_like(delta, gamma * lam), term | trunc)
 
 
-def vtrace(  # noqa: PLR0917 — the order is part of the public contract
+def vtrace(
     reward: Tensor,
     value: Tensor,
     next_value: Tensor,
@@ -199,7 +199,7 @@ def vtrace(  # noqa: PLR0917 — the order is part of the public contract
     return VTrace(vs, rho.clamp(max=pg_rho_bar) * (target - value))
 
 
-def q_lambda(  # noqa: PLR0917 — the order is part of the public contract
+def q_lambda(
     reward: Tensor,
     next_value: Tensor,
     terminated: Tensor,

@@ -1,0 +1,90 @@
+"""``jormungandr actor``: one environment process beside a service.
+
+With ``--follow`` it plays the episodes it is told to on standard input, one JSON object a line
+(``{"split": "train", "seed": 7}``), and answers each with a line; the demo drives its actors so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from jormungandr.client import RemoteLearner
+from jormungandr.errors import InvalidValue, ModelUnknown
+from jormungandr.protocol import SPLITS
+from jormungandr.spec import ModelSpec
+from jormungandr_wrappers import RemoteActor
+from jormungandr_wrappers.remote_actor import RunResult
+
+__all__ = ["add_arguments", "figures", "run"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of the command."""
+    parser.add_argument("env", help="environment id, such as OUSpread-v0 or package:Name-v0")
+    parser.add_argument("--model", required=True, help="model id; created if it does not exist")
+    parser.add_argument("--url", help="of the service (default: JORMUNGANDR_URL)")
+    parser.add_argument("--actor-id", required=True, help="who acts")
+    parser.add_argument("--split", choices=SPLITS, default="train", help="of all transitions")
+    parser.add_argument("--episodes", type=int, default=10, help="episodes to play")
+    parser.add_argument("--seed", type=int, help="of the environment")
+    parser.add_argument("--label-key", help="info key of the auxiliary class")
+    parser.add_argument("--follow", action="store_true", help="play what standard input says")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Act until done; return 0."""
+    env = gymnasium.make(arguments.env)
+    endpoint = RemoteLearner(arguments.url, arguments.model)
+    if not arguments.follow:
+        try:
+            endpoint.info()
+        except ModelUnknown:
+            endpoint.create(ModelSpec.for_env(env))
+    actors = {
+        split: RemoteActor(
+            env,
+            endpoint,
+            actor_id=arguments.actor_id,
+            split=split,
+            label_key=arguments.label_key,
+            batch_size=1_000,
+        )
+        for split in SPLITS
+    }
+    if arguments.follow:
+        for line in sys.stdin:
+            order = json.loads(line)
+            result = actors[order["split"]].run(episodes=1, seed=order["seed"])
+            print(json.dumps(figures(result)), flush=True)
+        return 0
+    if arguments.episodes < 1:
+        raise InvalidValue("--episodes", ">= 1", arguments.episodes)
+    for i in range(arguments.episodes):
+        seed = arguments.seed if i == 0 else None
+        result = actors[arguments.split].run(episodes=1, seed=seed)
+        print(json.dumps(figures(result)), flush=True)
+    return 0
+
+
+def figures(result: RunResult) -> dict[str, Any]:
+    """Return the result of a run of one episode as JSON-able values."""
+    (episode,) = result.episodes
+    numbers = {
+        key: float(value)
+        for key, value in episode.info.items()
+        if isinstance(value, int | float | np.number)
+    }
+    return {
+        "return": episode.total_reward,
+        "length": episode.length,
+        "first_version": episode.first_version,
+        "last_version": episode.last_version,
+        "info": numbers,
+        "lsn": result.lsn,
+    }

@@ -1,0 +1,112 @@
+"""``jormungandr train``: a policy for any environment with discrete actions, in this process."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+
+from jormungandr.cli.comparison import compare_on_ou
+from jormungandr.cli.evaluate import HELD_OUT_SEED, print_returns
+from jormungandr.errors import InvalidValue
+from jormungandr.spec import ModelSpec, preset_names
+
+__all__ = ["add_arguments", "parse_settings", "run"]
+
+#: Environment steps between two lines of progress.
+REPORT_EVERY = 2_000
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of the command."""
+    parser.add_argument("env", help="environment id, such as CartPole-v1 or package:Name-v0")
+    parser.add_argument("--steps", type=int, default=20_000, help="environment steps")
+    parser.add_argument("--seed", type=int, default=0, help="of the model and the environment")
+    parser.add_argument("--preset", choices=preset_names(), help="specification to start from")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="PATH=VALUE",
+        help="a field of the specification, such as c51.lr=0.001 or 'c51.support=[0,100]'",
+    )
+    parser.add_argument("--out", type=Path, help="folder to save the learner in")
+    parser.add_argument("--eval-episodes", type=int, default=100, help="held-out episodes")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Train, save if asked to, evaluate; return 0."""
+    # Here, and not at the top: ``jormungandr train --help`` loads no torch.
+    import torch
+
+    from jormungandr.learner import Learner
+    from jormungandr_wrappers import RemoteActor
+
+    if arguments.steps < 1 or arguments.eval_episodes < 2:
+        raise InvalidValue("arguments", "--steps >= 1 and --eval-episodes >= 2", "less")
+    torch.set_num_threads(1)  # these networks are too small to gain from more
+    env = gymnasium.make(arguments.env)
+    settings = {**parse_settings(arguments.set), "seed": arguments.seed}
+    if arguments.preset is None:
+        spec = ModelSpec.for_env(env, **settings)
+    else:
+        spec = ModelSpec.preset(arguments.preset, **settings)
+        if spec.observation.shape != env.observation_space.shape:
+            raise InvalidValue("--preset", f"one for {arguments.env}", arguments.preset)
+    learner = Learner(spec)
+    # Sent step by step: an update that is due runs before the next action is chosen.
+    actor = RemoteActor(env, learner, actor_id="train", batch_size=1)
+    print(f"{arguments.env}: {arguments.steps:,} steps, seed {arguments.seed}")
+    began, done, seed = time.monotonic(), 0, arguments.seed
+    while done < arguments.steps:
+        result = actor.run(
+            steps=min(REPORT_EVERY, arguments.steps - done), seed=None if done else seed
+        )
+        done += result.transitions
+        recent = f"{result.returns.mean():9.2f}" if result.episodes else "        -"
+        print(
+            f"  step {done:>8,}  updates {learner.update_count:>7,}  episodes"
+            f" {len(result.episodes):>4}  mean return {recent}  {time.monotonic() - began:6.1f} s",
+            flush=True,
+        )
+    env.close()
+    for warning in learner.warnings():
+        print(f"warning: {warning}")
+    if arguments.out is not None:
+        arguments.out.parent.mkdir(parents=True, exist_ok=True)
+        learner.save(arguments.out)
+        print(
+            f"saved in {arguments.out} (jormungandr evaluate {arguments.out} --env {arguments.env})"
+        )
+    policy = learner.snapshot()
+    print_returns(policy, arguments.env, arguments.eval_episodes, HELD_OUT_SEED)
+    if arguments.env.rpartition(":")[2] == "OUSpread-v0":
+        compare_on_ou(policy.greedy, 1_000, HELD_OUT_SEED)
+    return 0
+
+
+def parse_settings(settings: list[str]) -> dict[str, Any]:
+    """Turn ``c51.lr=0.001`` into nested fields; values are JSON, or else strings.
+
+    Raises:
+        InvalidValue: a setting without ``=``.
+    """
+    fields: dict[str, Any] = {}
+    for setting in settings:
+        path, equals, text = setting.partition("=")
+        if not equals or not path:
+            raise InvalidValue("--set", "PATH=VALUE", repr(setting))
+        try:
+            value = json.loads(text)
+        except ValueError:
+            value = text
+        at = fields
+        *groups, name = path.split(".")
+        for group in groups:
+            at = at.setdefault(group, {})
+        at[name] = value
+    return fields
