@@ -196,7 +196,7 @@ class Admission:
         outcome: NDArray[np.uint8],
         draft: Draft,
     ) -> NDArray[np.uint8]:
-        """Return (G,) what became of known transitions (0: new); check the rest and record the episode."""
+        """Return (G,) what became of known transitions, 0 for new ones, which are recorded."""
         t, index = group.timestep, group.index
         digest, split = digests[index], columns.split[index]
         episode = draft.episode(group.key)
@@ -261,7 +261,7 @@ class Admission:
             i = int(index[np.argmax(late)])
             raise EpisodeClosed(
                 f"transitions[{i}]",
-                f"no step of episode {key[1]!r} of actor {key[0]!r} after its end at timestep {end}",
+                f"no step of episode {key[1]!r}, actor {key[0]!r}, after its end at timestep {end}",
                 f"timestep {last}" if last != columns.timestep[i] else columns.timestep[i],
                 _RERUN,
             )

@@ -50,9 +50,9 @@ WAIT_SLICE = 20.0
 class RemoteLearner:
     """A model of a service, as an `Endpoint`.
 
-    A request that failed on the way, or that the service asks to repeat, is sent again with the same
-    bytes: what had arrived already is counted as `duplicate`, never twice. Errors are the classes that
-    a `Learner` raises.
+    A request that failed on the way, or that the service asks to repeat, is sent again with the
+    same bytes: what had arrived already is counted as `duplicate`, never twice. Errors are the
+    classes that a `Learner` raises.
 
     Args:
         url: of the service; None is the environment's ``JORMUNGANDR_URL``.
@@ -202,7 +202,7 @@ class RemoteLearner:
                     raise failure
                 pause = _retry_after(response)
             attempt += 1
-            # Full jitter over a doubling bound, so that actors that failed together do not return so.
+            # Full jitter over a doubling bound: actors that failed together do not return so.
             pause = max(pause, random.uniform(0, min(5.0, 0.05 * 2**attempt)))
             if time.monotonic() + pause > end:
                 raise failure
@@ -210,7 +210,7 @@ class RemoteLearner:
 
 
 class RemotePolicy:
-    """A service's newest policy in the shape SB3 gives policies; `evaluate_policy` takes it as it is.
+    """A service's newest policy in the shape SB3 gives policies; `evaluate_policy` takes it.
 
     Args:
         url, model_id, token: as for `RemoteLearner`.
@@ -243,7 +243,8 @@ class RemotePolicy:
 
         Args:
             observation: (B, D) or (D,).
-            state, episode_start: of recurrent policies; handed through.
+            state: of a recurrent policy; handed through.
+            episode_start: of a recurrent policy; not used.
             deterministic: the best action; otherwise the model's exploration schedule applies.
 
         Raises:

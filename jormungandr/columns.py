@@ -1,7 +1,7 @@
 """`Columns`: a batch of transitions as arrays, and the one door at which input is checked.
 
-Rows (structs, dicts, parsed JSON) and arrays both pass `columns()`; after it nothing is checked again.
-B is the number of transitions, D the number of elements of an observation.
+Rows (structs, dicts, parsed JSON) and arrays both pass `columns()`; after it nothing is checked
+again. B is the number of transitions, D the number of elements of an observation.
 """
 
 from __future__ import annotations
@@ -109,8 +109,8 @@ class Columns:
     def digests(self) -> NDArray[np.uint64]:
         """Return (B,) 64-bit digests of the content in the model's dtypes.
 
-        Identity, split and label are left out: two encodings of one transition agree, and a label may
-        come later. Negative zero and zero are the same number, so they get the same digest.
+        Identity, split and label are left out: two encodings of one transition agree, and a label
+        may come later. Negative zero and zero are the same number, so they get the same digest.
         """
         parts = [
             np.ascontiguousarray(self.observation + np.float32(0)),
@@ -163,7 +163,7 @@ def columns(
 
 
 def observations(values: Any, spec: ModelSpec, where: str = "observations") -> NDArray[np.float32]:
-    """Return observations as a checked (B, D) float32 array; a single one becomes a batch of one."""
+    """Return observations as checked (B, D) float32; a single one becomes a batch of one."""
     shape = spec.observation.shape
     if isinstance(values, np.ndarray):
         _numeric_dtype(values, where)

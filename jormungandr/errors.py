@@ -20,7 +20,7 @@
     │   ├── PolicyVersionUnknown              policy_version_unknown
     │   ├── PolicyVersionStale                policy_version_stale
     │   └── ModelConflict                     model_conflict
-    ├── Malformed                        400  malformed: not JSON, or not an object of the right kind
+    ├── Malformed                        400  malformed
     ├── Unauthenticated                  401  unauthenticated
     ├── ModelUnknown                     404  model_unknown
     ├── NotFound                         404  not_found
@@ -45,6 +45,7 @@ what was given, and what to do about it.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 
@@ -64,7 +65,7 @@ class JormungandrError(Exception):
     def __init__(self, where: str, expected: str, got: object = "", remedy: str = "") -> None:
         self.where = where
         self.expected = expected
-        self.got = str(got)[:200]
+        self.got = shown(got, str)
         self.remedy = remedy
         message = f"{where}: expected {expected}"
         if self.got:
@@ -310,6 +311,15 @@ class InternalError(JormungandrError):
     code, status = "internal_error", 500
 
 
+def shown(value: object, how: Callable[[object], str] = repr) -> str:
+    """Return a value as a message shows it: shortened; 10**5000, say, cannot be printed."""
+    try:
+        return how(value)[:200]
+    except Exception:
+        article = "an" if type(value).__name__[0] in "aeiou" else "a"
+        return f"{article} {type(value).__name__} too large to print"
+
+
 def _tree(base: type[JormungandrError]) -> dict[str, type[JormungandrError]]:
     found = {base.code: base}
     for child in base.__subclasses__():
@@ -324,8 +334,10 @@ BY_CODE: dict[str, type[JormungandrError]] = {
 }
 
 
-def from_dict(error: dict[str, Any]) -> JormungandrError:
-    """Rebuild an error from its wire form; an unknown code becomes `InternalError`."""
+def from_dict(error: Mapping[str, Any]) -> JormungandrError:
+    """Rebuild an error from its wire form; an unknown code or form becomes `InternalError`."""
+    if not isinstance(error, Mapping):
+        return InternalError("service", "an error of ours", error)
     cls = BY_CODE.get(str(error.get("code")), InternalError)
     return cls(
         str(error.get("where", "")),

@@ -42,7 +42,7 @@ Block: TypeAlias = NDArray[np.void]
 
 
 class Episode(NamedTuple):
-    """What is known of one episode: first split, all splits (bit mask), end (-1 open), last step."""
+    """What is known of an episode: first split, all splits (bits), end (-1: open), last step."""
 
     split: int
     splits: int
@@ -62,7 +62,8 @@ class Counters:
     """Totals of one model's admissions.
 
     `lsn` is the position of the last row; `train` and `validation` count accepted transitions;
-    `unversioned` those whose action was not this model's; `mixed_episodes` episodes with both splits.
+    `unversioned` those whose action was not this model's; `mixed_episodes` episodes with both
+    splits.
     """
 
     lsn: int = 0

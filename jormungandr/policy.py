@@ -1,7 +1,7 @@
 """`PolicySnapshot`: one immutable, numbered policy, with its own NumPy forward pass.
 
-A snapshot is all that ever flows back from a learner: weights, support, and the observation moments as
-latched at its version. Acting never needs torch. B observations, A actions, N atoms, D elements.
+A snapshot is all that ever flows back from a learner: weights, support, and the observation moments
+as latched at its version. Acting never needs torch. B observations, A actions, N atoms, D elements.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import json
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +50,8 @@ def streams(
 ) -> tuple[np.random.Generator, np.random.Generator, np.random.Generator]:
     """Return the independent random streams of a model: initialisation, sampling, acting.
 
-    Drawing more from one never shifts another. The acting stream is all that a gateway needs; with it
-    a service that is waited for acts as a learner in process does, draw for draw.
+    Drawing more from one never shifts another. The acting stream is all that a gateway needs; with
+    it a service that is waited for acts as a learner in process does, draw for draw.
     """
     children = np.random.SeedSequence(seed).spawn(3)
     initialisation, sampling, acting = (np.random.default_rng(child) for child in children)
@@ -61,7 +62,7 @@ def layer_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
     """Return the name and shape of every weight of a model's network, in order."""
     sizes = (*spec.observation.shape, *spec.c51.layers)
     shapes: dict[str, tuple[int, ...]] = {}
-    for i, (inputs, outputs) in enumerate(zip(sizes, sizes[1:], strict=False)):
+    for i, (inputs, outputs) in enumerate(pairwise(sizes)):
         shapes[f"hidden.{i}.weight"] = (outputs, inputs)
         shapes[f"hidden.{i}.bias"] = (outputs,)
     heads = {"value": len(spec.action_set) * spec.c51.atoms}
@@ -212,7 +213,7 @@ class PolicySnapshot:
         ]
 
     def to_bytes(self) -> bytes:
-        """Return the snapshot as safetensors with a JSON header; the same snapshot, the same bytes."""
+        """Return the snapshot as safetensors with a JSON header; the same one, the same bytes."""
         from safetensors.numpy import save
 
         header = {

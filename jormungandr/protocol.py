@@ -1,8 +1,8 @@
 """What goes in and what comes out: transitions and labels, receipts, replies, the `Endpoint`.
 
-`Learner` (in process) and `RemoteLearner` (over HTTP) both satisfy `Endpoint`; one contract test suite
-runs against both. A receipt or reply may also be read by its wire names, ``reply["policy_version"]``,
-so that the same code reads a struct and a parsed JSON body.
+`Learner` (in process) and `RemoteLearner` (over HTTP) both satisfy `Endpoint`; one contract test
+suite runs against both. A receipt or reply may also be read by its wire names,
+``reply["policy_version"]``, so that the same code reads a struct and a parsed JSON body.
 """
 
 from __future__ import annotations

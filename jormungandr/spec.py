@@ -20,6 +20,7 @@ from jormungandr.errors import (
     JormungandrError,
     MissingField,
     UnknownField,
+    shown,
 )
 
 if TYPE_CHECKING:
@@ -30,14 +31,24 @@ __all__ = ["C51", "MODEL_ID", "Action", "Auxiliary", "ModelSpec", "Observation",
 #: The grammar of model ids: safe in a URL and in a folder name.
 MODEL_ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 
+#: Of float32, the dtype of the network.
+FLOAT32_MAX, FLOAT32_EPSILON = 3.4028234663852886e38, 2.0**-23
+
 
 def _require(holds: bool, where: str, expected: str, got: object) -> None:
     if not holds:
-        raise InvalidValue(where, expected, repr(got))
+        raise InvalidValue(where, expected, shown(got))
 
 
 def _finite(value: float) -> bool:
     return math.isfinite(value)
+
+
+def _utf8(where: str, *texts: object) -> None:
+    """Refuse text that could not be written to a checkpoint: lone surrogates."""
+    for text in texts:
+        if isinstance(text, str):
+            _require(not any("\ud800" <= c <= "\udfff" for c in text), where, "valid UTF-8", text)
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -70,6 +81,7 @@ class Observation(_Part, frozen=True):
                 "different names",
                 self.features,
             )
+            _utf8("observation.features", *self.features)
             if self.shape == ():
                 msgspec.structs.force_setattr(self, "shape", (len(self.features),))
             _require(
@@ -97,6 +109,11 @@ class Action(_Part, frozen=True):
     label: str
     value: int | float | str
 
+    def __post_init__(self) -> None:
+        _utf8("actions", self.label, self.value)
+        if isinstance(self.value, float):
+            _require(_finite(self.value), "actions: value", "a finite number", self.value)
+
 
 class Auxiliary(_Part, frozen=True):
     """A classification head beside the value head, trained on labels.
@@ -116,6 +133,7 @@ class Auxiliary(_Part, frozen=True):
             "at least two different names",
             self.classes,
         )
+        _utf8("auxiliary.classes", *self.classes)
         _require(
             self.weight >= 0 and _finite(self.weight),
             "auxiliary.weight",
@@ -164,6 +182,13 @@ class C51(_Part, frozen=True):
             "[lowest, highest], finite and increasing",
             self.support,
         )
+        gap, largest = (high - low) / (self.atoms - 1), max(abs(low), abs(high))
+        _require(
+            largest < FLOAT32_MAX / 2 and gap > largest * FLOAT32_EPSILON,
+            "c51.support",
+            "atoms that are finite and different in float32",
+            self.support,
+        )
         layers = self.layers
         _require(
             len(layers) == 2 and all(1 <= n <= 4096 for n in layers),
@@ -178,7 +203,12 @@ class C51(_Part, frozen=True):
         assert self.adam_eps is not None
         _require(self.adam_eps > 0 and _finite(self.adam_eps), "c51.adam_eps", "> 0", self.adam_eps)
         _require(1 <= self.batch_size <= 65_536, "c51.batch_size", "1..65536", self.batch_size)
-        _require(self.max_grad_norm > 0, "c51.max_grad_norm", "a number > 0", self.max_grad_norm)
+        _require(
+            self.max_grad_norm > 0 and _finite(self.max_grad_norm),
+            "c51.max_grad_norm",
+            "a number > 0",
+            self.max_grad_norm,
+        )
         _require(self.target_interval >= 1, "c51.target_interval", ">= 1", self.target_interval)
         _require(1 <= self.n_step <= 256, "c51.n_step", "1..256", self.n_step)
 
@@ -273,7 +303,7 @@ class Exploration(_Part, frozen=True):
     def epsilon(self, transitions: int) -> float:
         """Return the probability of a uniformly random action after so many transitions."""
         done = min(1.0, transitions / self.transitions)
-        return self.start + (self.end - self.start) * done
+        return self.start * (1 - done) + self.end * done
 
 
 class Staleness(_Part, frozen=True):
@@ -404,17 +434,16 @@ class ModelSpec(_Part, frozen=True):
 
     def mismatches(self, given: Mapping[str, Any]) -> list[str]:
         """Return the paths at which a partial spec differs from this one; absent ones match."""
-        filled = ModelSpec.from_dict(_merge(self._outline(), dict(given))).to_dict()
-        return _differences(_expand(given), filled, self.to_dict(), "")
-
-    def _outline(self) -> dict[str, Any]:
-        mine = self.to_dict()
-        return {"observation": mine["observation"], "actions": mine["actions"]}
-
-
-def _expand(given: Mapping[str, Any]) -> dict[str, Any]:
-    fields = dict(given)
-    return _merge(_preset(fields.pop("preset")), fields) if "preset" in fields else fields
+        if not isinstance(given, Mapping):
+            raise InvalidType("spec", "an object", type(given).__name__)
+        mine, fields = self.to_dict(), dict(given)
+        if "preset" in fields:
+            fields = _merge(_preset(fields.pop("preset")), fields)
+        complete, observation = dict(fields), fields.get("observation")
+        if isinstance(observation, Mapping) and not {"features", "shape"} & observation.keys():
+            complete["observation"] = {**mine["observation"], **observation}
+        filled = ModelSpec.from_dict(_merge(mine, complete)).to_dict()
+        return _differences(fields, filled, mine, "")
 
 
 def _differences(

@@ -1,7 +1,7 @@
 """The command line: ``jormungandr serve | demo | actor | train | evaluate``.
 
-Each command is a module with `add_arguments` and `run`, imported when it is called: ``--help`` loads
-neither torch nor a server.
+Each command is a module with `add_arguments` and `run`, imported when it is called: ``--help``
+loads neither torch nor a server.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """``jormungandr demo``: the release note's experiment on OUSpread-v0, end to end.
 
-Four training episodes, then one validation episode, over and over. The bookkeeping has exact answers;
-the demo fails when they do not come out.
+Four training episodes, then one validation episode, over and over. The bookkeeping has exact
+answers; the demo fails when they do not come out.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument(
         "--lockstep",
         action="store_true",
-        help="two actor processes; each episode waits for the learner; repeatable to the bit (default)",
+        help="two actor processes, each waiting for the learner; repeatable to the bit (default)",
     )
     how.add_argument("--free", action="store_true", help="let the two actor processes race")
     how.add_argument(

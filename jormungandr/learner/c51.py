@@ -1,7 +1,7 @@
 """C51: one gradient step of categorical value learning (Bellemare et al. 2017, algorithm 1).
 
-B batch, D observation elements, A actions, N atoms. Nothing here knows of journals or replay: arrays of
-a batch go in, losses and per-transition priorities come out.
+B batch, D observation elements, A actions, N atoms. Nothing here knows of journals or replay:
+arrays of a batch go in, losses and per-transition priorities come out.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """Per-transition measurements without a gradient: (B,) each; auxiliary ones only if labelled."""
+    """Measurements without a gradient: (B,) each, auxiliary ones of labelled transitions only."""
 
     categorical: NDArray[np.float32]
     auxiliary: NDArray[np.float32]
@@ -153,8 +153,8 @@ class C51:
     def _target_distribution(self, batch: Batch) -> tuple[Tensor, float, float]:
         """Return projected targets (B, N), and the fraction of their mass clipped at each end.
 
-        With `double`, the online network chooses the bootstrap action by expected value and the target
-        network gives its distribution (van Hasselt et al. 2016, equation 4).
+        With `double`, the online network chooses the bootstrap action by expected value and the
+        target network gives its distribution (van Hasselt et al. 2016, equation 4).
         """
         following = torch.from_numpy(batch.next_observation)
         probs = torch.softmax(self.target(following)[0], dim=-1)  # (B, A, N)

@@ -1,7 +1,7 @@
 """Checkpoint folders: a JSON manifest with SHA-256 digests, and tensors; no pickle, in or out.
 
-Written under a temporary name, synced, renamed, and the parent folder synced: a folder under its own
-name is whole.
+Written under a temporary name, synced, renamed, and the parent folder synced: a folder under its
+own name is whole.
 """
 
 from __future__ import annotations

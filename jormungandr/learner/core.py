@@ -1,7 +1,8 @@
 """`Core`: the state machine that reads rows in order and makes numbered policies.
 
-Synchronous and single-threaded: no lock, thread, clock or global. Its state after a row is a function
-of the rows up to it, the spec and the seed; how transitions were batched into rows changes no bit of it.
+Synchronous and single-threaded: no lock, thread, clock or global. Its state after a row is a
+function of the rows up to it, the spec and the seed; how transitions were batched into rows changes
+no bit of it.
 """
 
 from __future__ import annotations
@@ -356,7 +357,8 @@ class Core:
     def evaluate(self) -> Evaluation | None:
         """Measure the whole validation store under the newest version; None when it is empty.
 
-        It reads the store, the networks and the latched moments, and changes nothing but the history.
+        It reads the store, the networks and the latched moments, and changes nothing but the
+        history.
         """
         if not len(self.validation):
             return None

@@ -5,6 +5,8 @@ B batch, D observation elements, A actions, N atoms.
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -37,7 +39,7 @@ class Network(nn.Module):
         super().__init__()
         sizes = (*spec.observation.shape, *spec.c51.layers)
         self.actions, self.atoms = len(spec.action_set), spec.c51.atoms
-        self.hidden = nn.ModuleList(nn.Linear(i, o) for i, o in zip(sizes, sizes[1:], strict=False))
+        self.hidden = nn.ModuleList(nn.Linear(i, o) for i, o in pairwise(sizes))
         self.value = nn.Linear(sizes[-1], self.actions * self.atoms)
         self.auxiliary = (
             None if spec.auxiliary is None else nn.Linear(sizes[-1], len(spec.auxiliary.classes))

@@ -53,9 +53,9 @@ class _Window:
 class NStepWindows:
     """The open windows of every episode.
 
-    A window takes t = last + 1. Anything else closes it with a bootstrap at the true successor of its
-    last step; a step before it forms a one-step item. A window that `idle` training transitions have
-    passed by is closed as a truncation would close it.
+    A window takes t = last + 1. Anything else closes it with a bootstrap at the true successor of
+    its last step; a step before it forms a one-step item. A window that `idle` training transitions
+    have passed by is closed as a truncation would close it.
 
     Args:
         n: steps per item.

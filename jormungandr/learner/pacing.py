@@ -15,9 +15,9 @@ __all__ = ["Pacing"]
 class Pacing:
     """Counts training transitions applied and updates paid.
 
-    After `n` transitions, ``floor((n - learning_starts) · updates_per_transition)`` updates are due.
-    The ratio is taken as the decimal it is written as, so 0.1 is one update every ten transitions
-    exactly, and never nine or eleven.
+    After `n` transitions, ``floor((n - learning_starts) · updates_per_transition)`` updates are
+    due. The ratio is taken as the decimal it is written as, so 0.1 is one update every ten
+    transitions exactly, and never nine or eleven.
 
     Args:
         spec: learning_starts and updates_per_transition.

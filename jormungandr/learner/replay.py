@@ -66,7 +66,8 @@ class Replay:
             "generation": np.full(capacity, -1, dtype=np.int64),
             "priority": np.zeros(capacity, dtype=np.float64),
         }
-        # Training transition o started the item in slot_of[o % capacity], if that slot still says so.
+        # Training transition o started the item in slot_of[o % capacity], if that slot still
+        # says so.
         self.slot_of = np.full(capacity, -1, dtype=np.int64)
         self.ordinal = np.full(capacity, -1, dtype=np.int64)
         self._tree = SumTree(capacity) if spec.alpha > 0 else None

@@ -1,1 +1,1 @@
-"""The service: a gateway that keeps and serves, and one learner process per model (no torch here)."""
+"""The service: a gateway that keeps and serves, and one learner process per model."""

@@ -25,7 +25,8 @@ class Gateway:
     def __init__(self, data_dir: Path) -> None:
         self._data_dir = data_dir
         self._models: dict[str, Model] = {}
-        #: Of deleted and living models: the last generation, and the highest version ever published.
+        #: Of deleted and living models: the last generation, and the highest version ever
+        #: published.
         self._past: dict[str, tuple[int, int]] = {}
         self._directory: DataDir | None = None
         self._creating = asyncio.Lock()
@@ -53,7 +54,7 @@ class Gateway:
         self.state = "ready"
 
     async def stop(self) -> None:
-        """Refuse what is new, finish what is not, write checkpoints, and let go of the directory."""
+        """Refuse what is new, finish the rest, write checkpoints, and let go of the directory."""
         self.state = "draining"
         await asyncio.gather(*(model.stop() for model in self._models.values()))
         if self._directory is not None:
@@ -78,7 +79,8 @@ class Gateway:
     async def create(self, model_id: str, spec: Mapping[str, Any]) -> tuple[bool, Model]:
         """Create a model; return whether it is new.
 
-        For one that exists, every field given must equal the stored one; omitted ones match anything.
+        For one that exists, every field given must equal the stored one; omitted ones match
+        anything.
 
         Raises:
             InvalidValue: an id or a spec that is not acceptable.
@@ -110,7 +112,7 @@ class Gateway:
             return True, self._models[model_id]
 
     async def delete(self, model_id: str) -> None:
-        """Delete a model and everything it learned from; its version numbers are never used again."""
+        """Delete a model and what it learned from; its version numbers are never used again."""
         async with self._creating:
             model = self.model(model_id)
             del self._models[model_id]

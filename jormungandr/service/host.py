@@ -1,7 +1,8 @@
 """The learner process of one model: read the journal, apply, publish, checkpoint.
 
-Started by the gateway with ``python -m jormungandr.service.host FOLDER FD``. It owns nothing that is
-not in the journal or a checkpoint: killed at any moment, the next one catches up to the same bits.
+Started by the gateway with ``python -m jormungandr.service.host FOLDER FD``. It owns nothing that
+is not in the journal or a checkpoint: killed at any moment, the next one catches up to the same
+bits.
 """
 
 from __future__ import annotations

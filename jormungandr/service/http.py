@@ -1,4 +1,4 @@
-"""HTTP in small: a JSON route as a bare ASGI application, and authentication in front of all of them."""
+"""HTTP in small: a JSON route as a bare ASGI application, and authentication before all."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """The journal of one model: a durable, ordered SQLite database, and the ledger as a table of it.
 
-A group of rows, the ledger blocks they touch and the counters are one transaction; whoever is answered
-after it can rely on it. One connection writes; others only read, one short SELECT at a time.
+A group of rows, the ledger blocks they touch and the counters are one transaction; whoever is
+answered after it can rely on it. One connection writes; others only read, one short SELECT at a
+time.
 """
 
 from __future__ import annotations
@@ -123,8 +124,8 @@ def _durable(connection: apsw.Connection) -> None:
 class Journal:
     """The writing side; also the ledger's `Store`, over a bounded cache.
 
-    `commit` runs on one thread at a time and touches only the writing connection; every other method
-    belongs to the thread that admits.
+    `commit` runs on one thread at a time and touches only the writing connection; every other
+    method belongs to the thread that admits.
 
     Args:
         path: of the database file; created if `created` is given.

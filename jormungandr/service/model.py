@@ -354,8 +354,8 @@ class Model:
         warnings = list(self._info.get("warnings", []))
         if counters.mixed_episodes:
             warnings.append(
-                f"mixed_episodes: {counters.mixed_episodes} episodes have transitions of both splits,"
-                " which share observations; use split_scope 'episode'"
+                f"mixed_episodes: {counters.mixed_episodes} episodes have transitions of both splits"
+                " and so share observations; use split_scope 'episode'"
             )
         if self._mismatched is not None:
             warnings.append(

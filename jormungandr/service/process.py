@@ -62,7 +62,7 @@ class LearnerProcess:
             self._task = asyncio.get_running_loop().create_task(self._supervise())
 
     def send(self, kind: str) -> None:
-        """Send a message without content; ringing a bell for a child that is not there is nothing."""
+        """Send a message without content; a child that is not there misses nothing by it."""
         if self._channel is not None:
             self._channel.send({"type": kind})
 
