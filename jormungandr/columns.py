@@ -191,9 +191,12 @@ def class_index(label: Any, spec: ModelSpec, where: str) -> int:
     if isinstance(label, str):
         if label in classes:
             return classes.index(label)
-    elif isinstance(label, int | np.integer) and not isinstance(label, bool):
-        if 0 <= label < len(classes):
-            return int(label)
+    elif (
+        isinstance(label, int | np.integer)
+        and not isinstance(label, bool)
+        and 0 <= label < len(classes)
+    ):
+        return int(label)
     raise LabelRange(where, f"0..{len(classes) - 1} or one of {list(classes)}", repr(label))
 
 

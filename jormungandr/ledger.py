@@ -81,6 +81,15 @@ class Counters:
         """Accepted transitions of both splits."""
         return self.train + self.validation
 
+    def warnings(self) -> list[str]:
+        """Return what the operator should know, each with its remedy."""
+        if not self.mixed_episodes:
+            return []
+        return [
+            f"mixed_episodes: {self.mixed_episodes} episodes have transitions of both splits and so"
+            " share observations; use split_scope 'episode'"
+        ]
+
 
 class Store(Protocol):
     """Where the ledger lives."""

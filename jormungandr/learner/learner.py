@@ -122,6 +122,10 @@ class Learner(Core):
             raise WaitTimeout("lsn", f"at most {self._ledger.counters.data_lsn}", lsn)
         return self.info()
 
+    def warnings(self) -> list[str]:
+        """Return what the operator should know, each with its remedy."""
+        return [*super().warnings(), *self._ledger.counters.warnings()]
+
     def info(self) -> dict[str, Any]:
         """Return the model's figures, as `GET /v1/models/{id}` shows them."""
         counters = self._ledger.counters

@@ -101,6 +101,6 @@ def read_token(path: Path) -> str:
         raise DataDirError(str(path), "a readable token file", error) from None
     if mode & 0o077:
         raise DataDirError(str(path), "mode 0600", oct(mode), f"chmod 600 {path}")
-    if len(token) < 16 or not token.isprintable() or " " in token:
-        raise DataDirError(str(path), "a token of at least 16 printable characters", "another")
+    if not token or not token.isprintable() or " " in token:
+        raise DataDirError(str(path), "a token of printable characters", "another")
     return token

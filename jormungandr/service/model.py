@@ -351,12 +351,7 @@ class Model:
             "warnings": [],
         }
         state = "diverged" if self._info.get("diverged") else self._process.state
-        warnings = list(self._info.get("warnings", []))
-        if counters.mixed_episodes:
-            warnings.append(
-                f"mixed_episodes: {counters.mixed_episodes} episodes have transitions of both splits"
-                " and so share observations; use split_scope 'episode'"
-            )
+        warnings = [*self._info.get("warnings", []), *counters.warnings()]
         if self._mismatched is not None:
             warnings.append(
                 f"rebuilt_differently: policy {self._mismatched} came out with other bits than"
