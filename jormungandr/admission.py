@@ -21,6 +21,7 @@ from jormungandr.columns import (
     check_id,
     check_timestep,
     class_index,
+    listed,
 )
 from jormungandr.errors import (
     EpisodeClosed,
@@ -33,6 +34,7 @@ from jormungandr.errors import (
     PolicyVersionUnknown,
     SplitConflict,
     UnknownField,
+    shown,
 )
 from jormungandr.ledger import BLOCK, Draft, Episode, Identity, Key, Pending
 from jormungandr.protocol import SPLITS, Label, LabelReceipt, Receipt
@@ -88,7 +90,6 @@ class Admission:
         Raises:
             Conflict: (one of its classes) naming the first offending transition.
         """
-        self._expire(draft)
         self._check_versions(columns, published)
         digests = columns.digests()
         outcome = self._outcome(columns, served)
@@ -119,6 +120,7 @@ class Admission:
             stale_dropped=stale,
             unversioned=int(np.count_nonzero(accepted & (columns.policy_version < 0))),
         )
+        self._expire(draft)
         rows += self._late_inline_labels(columns, known, draft)
         receipt = Receipt(
             accepted=int(np.count_nonzero(accepted)),
@@ -140,7 +142,6 @@ class Admission:
             LabelConflict: the identity has another label.
             PendingLabelsFull: too many labels wait for their transitions.
         """
-        self._expire(draft)
         counts = {"attached": 0, "pending": 0, "duplicate": 0, "target_evicted": 0}
         kept: list[tuple[Identity, int, int, int, int]] = []
         for i, (identity, label) in enumerate(labels):
@@ -275,13 +276,15 @@ class Admission:
         draft: Draft,
     ) -> NDArray[np.int32]:
         """Return (B,) labels with those that were waiting joined in."""
-        label = columns.label.copy()
-        if draft.counters.pending == 0:
+        label, now = columns.label.copy(), draft.counters
+        if now.pending == 0:
             return label
+        accepted = new & (outcome == ACCEPTED)
+        earlier = now.accepted + np.cumsum(accepted) - accepted  # (B,) accepted before each
         for i in np.flatnonzero(new):
             identity = columns.identity(int(i))
             waiting = draft.pending(identity)
-            if waiting is None:
+            if waiting is None or self._expired(waiting, int(earlier[i])):
                 continue
             if label[i] not in (-1, waiting.label):
                 raise _label_conflict(f"transitions[{i}].label", waiting.label, int(label[i]))
@@ -371,15 +374,18 @@ class Admission:
         now = draft.counters
         if now.pending == 0:
             return
-        before = now.accepted - self.spec.labels.pending_expiry
         expired = []
         for identity, waiting in draft.pending_oldest():
-            if waiting.since > before:
+            if not self._expired(waiting, now.accepted):
                 break
             expired.append(identity)
         for identity in expired:
             draft.drop_pending(identity)
             draft.count(pending_expired=1)
+
+    def _expired(self, waiting: Pending, accepted: int) -> bool:
+        """Whether a label's wait is over, once so many transitions have been accepted."""
+        return accepted - waiting.since >= self.spec.labels.pending_expiry
 
 
 def check_labels(
@@ -390,10 +396,8 @@ def check_labels(
     Raises:
         InvalidInput: (one of its classes) for the first fault found.
     """
-    if isinstance(labels, Mapping | Label | str | bytes):
-        raise InvalidType("labels", "a list of labels", type(labels).__name__)
     checked = []
-    for i, given in enumerate(labels):
+    for i, given in enumerate(listed(labels, "labels", "a list of labels")):
         if isinstance(given, Label):
             row: Mapping[str, Any] = {name: getattr(given, name) for name in _LABEL_FIELDS}
         elif isinstance(given, Mapping):
@@ -406,11 +410,12 @@ def check_labels(
                 raise MissingField(f"labels[{i}].{name}", "a value", got)
         for name in row:
             if name not in _LABEL_FIELDS:
-                raise UnknownField(f"labels[{i}].{name}", f"only {list(_LABEL_FIELDS)}", name)
+                where = f"labels[{i}].{shown(name, str)}"
+                raise UnknownField(where, f"only {list(_LABEL_FIELDS)}", "an unknown field")
         check_id(row["actor_id"], f"labels[{i}].actor_id")
         check_id(row["episode_id"], f"labels[{i}].episode_id")
         check_timestep(row["timestep"], f"labels[{i}].timestep")
-        identity = (row["actor_id"], row["episode_id"], int(row["timestep"]))
+        identity = (str(row["actor_id"]), str(row["episode_id"]), int(row["timestep"]))
         checked.append((identity, class_index(row["label"], spec, f"labels[{i}].label")))
     return checked
 

@@ -6,11 +6,11 @@ again. B is the number of transitions, D the number of elements of an observatio
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import chain
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,11 +27,12 @@ from jormungandr.errors import (
     ShapeMismatch,
     UnknownField,
     UnknownSplit,
+    shown,
 )
 from jormungandr.protocol import LIMITS, SPLITS, Transition
 from jormungandr.spec import ModelSpec
 
-__all__ = ["Columns", "class_index", "columns", "observations"]
+__all__ = ["Columns", "class_index", "columns", "is_number", "listed", "observations"]
 
 TRAIN, VALIDATION = 0, 1
 
@@ -50,6 +51,10 @@ REQUIRED = (
 )
 OPTIONAL = ("behavior_prob", "label")
 _FIELDS = frozenset(REQUIRED + OPTIONAL)
+_INTEGERS = (int, np.integer)
+_NUMBERS = (int, float, np.integer, np.floating)
+#: Sequences of something else than numbers, and what has no order.
+_NO_LISTS = (str, bytes, bytearray, memoryview, Mapping, Set)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,7 +86,7 @@ class Columns:
     next_observation: NDArray[np.float32]
     terminated: NDArray[np.bool_]
     truncated: NDArray[np.bool_]
-    behavior_prob: NDArray[np.float32]
+    behavior_prob: NDArray[np.floating[Any]]
     label: NDArray[np.int32]
 
     def __len__(self) -> int:
@@ -124,6 +129,8 @@ class Columns:
             self.policy_version,
         ]
         count = len(self)
+        if count == 0:
+            return np.zeros(0, dtype=np.uint64)
         table = np.concatenate([p.reshape(count, -1).view(np.uint8) for p in parts], axis=1)
         digests = [blake2b(row, digest_size=8).digest() for row in table]
         return np.frombuffer(b"".join(digests), dtype="<u8").astype(np.uint64)
@@ -157,9 +164,8 @@ def columns(
     """
     if isinstance(transitions, Columns):
         return _checked(transitions, spec)
-    if isinstance(transitions, Mapping | Transition | str | bytes):
-        raise InvalidType("transitions", "a list of transitions", type(transitions).__name__)
-    return _checked(_from_rows([_as_mapping(i, t) for i, t in enumerate(transitions)], spec), spec)
+    rows = listed(transitions, "transitions", "a list of transitions")
+    return _checked(_from_rows([_as_mapping(i, t) for i, t in enumerate(rows)], spec), spec)
 
 
 def observations(values: Any, spec: ModelSpec, where: str = "observations") -> NDArray[np.float32]:
@@ -169,12 +175,10 @@ def observations(values: Any, spec: ModelSpec, where: str = "observations") -> N
         _numeric_dtype(values, where)
         array = values
     else:
-        rows = (
-            values if isinstance(values, Sequence) and not isinstance(values, str) else list(values)
-        )
+        rows = listed(values, where, "a list of observations")
         if len(rows) == 0:
             return np.zeros((0, *shape), dtype=np.float32)
-        single = not isinstance(rows[0], Sequence | np.ndarray)
+        single = not isinstance(rows[0], Sequence | np.ndarray) or isinstance(rows[0], str)
         array = _stack([rows] if single else rows, shape, lambda i: f"{where}[{i}]")
     if array.shape == shape:
         array = array[None]
@@ -183,27 +187,36 @@ def observations(values: Any, spec: ModelSpec, where: str = "observations") -> N
     return _finite_float32(array, lambda i: f"{where}[{i}]")
 
 
+def listed(values: Any, where: str, expected: str) -> list[Any]:
+    """Return what a caller handed over as a list; refuse what cannot be one."""
+    countable = not isinstance(values, np.ndarray) or values.ndim > 0
+    if not isinstance(values, Iterable) or isinstance(values, _NO_LISTS) or not countable:
+        raise InvalidType(where, expected, type(values).__name__)
+    return list(values)
+
+
+def is_number(value: Any, kinds: tuple[type, ...] = _NUMBERS) -> bool:
+    """Whether a value is a number; bool and timedelta64 are integers by inheritance only."""
+    return isinstance(value, kinds) and not isinstance(value, bool | np.timedelta64)
+
+
 def class_index(label: Any, spec: ModelSpec, where: str) -> int:
     """Return the index of an auxiliary class given as index or name."""
     if spec.auxiliary is None:
-        raise LabelRange(where, "no label: the model has no auxiliary head", repr(label))
+        raise LabelRange(where, "no label: the model has no auxiliary head", shown(label))
     classes = spec.auxiliary.classes
     if isinstance(label, str):
         if label in classes:
             return classes.index(label)
-    elif (
-        isinstance(label, int | np.integer)
-        and not isinstance(label, bool)
-        and 0 <= label < len(classes)
-    ):
+    elif is_number(label, _INTEGERS) and 0 <= label < len(classes):
         return int(label)
-    raise LabelRange(where, f"0..{len(classes) - 1} or one of {list(classes)}", repr(label))
+    raise LabelRange(where, f"0..{len(classes) - 1} or one of {list(classes)}", shown(label))
 
 
 def check_id(value: Any, where: str) -> None:
     """Refuse an id that is not 1-128 bytes of UTF-8 without control characters."""
     if not isinstance(value, str):
-        raise InvalidType(where, "a string", repr(value))
+        raise InvalidType(where, "a string", shown(value))
     try:
         size = len(value.encode())
     except UnicodeEncodeError:
@@ -216,17 +229,17 @@ def check_id(value: Any, where: str) -> None:
 
 def check_timestep(value: Any, where: str) -> None:
     """Refuse a timestep that is not an integer in 0 … 2**53 - 1."""
-    if type(value) is not int and not isinstance(value, np.integer):
-        raise InvalidType(where, "an integer", repr(value))
+    if not is_number(value, _INTEGERS):
+        raise InvalidType(where, "an integer", shown(value))
     if not 0 <= value <= LIMITS["timestep_max"]:
         raise InvalidValue(where, f"0..{LIMITS['timestep_max']}", value)
 
 
 def encode_ids(values: Iterable[str]) -> tuple[tuple[str, ...], NDArray[np.int32]]:
-    """Dictionary-encode ids in order of first appearance."""
+    """Dictionary-encode ids in order of first appearance, as plain strings."""
     codes: dict[str, int] = {}
     index = np.fromiter((codes.setdefault(v, len(codes)) for v in values), dtype=np.int32)
-    return tuple(codes), index
+    return tuple(map(str, codes)), index
 
 
 def _as_mapping(i: int, row: Any) -> Mapping[str, Any]:
@@ -235,7 +248,7 @@ def _as_mapping(i: int, row: Any) -> Mapping[str, Any]:
     if not isinstance(row, Mapping):
         raise InvalidType(f"transitions[{i}]", "an object", type(row).__name__)
     if not row.keys() <= _FIELDS:
-        name = sorted(map(str, row.keys() - _FIELDS))[0]
+        name = min(shown(key, str) for key in row.keys() - _FIELDS)
         raise UnknownField(
             f"transitions[{i}].{name}", "only known fields", name, "check its spelling"
         )
@@ -261,13 +274,13 @@ def _from_rows(rows: list[Mapping[str, Any]], spec: ModelSpec) -> Columns:
     episodes, episode = encode_ids(field("episode_id"))
     splits = field("split")
     for i, split in enumerate(splits):
-        if split not in SPLITS:
-            raise UnknownSplit(f"transitions[{i}].split", f"one of {list(SPLITS)}", repr(split))
+        if not isinstance(split, str) or split not in SPLITS:
+            raise UnknownSplit(f"transitions[{i}].split", f"one of {list(SPLITS)}", shown(split))
     shape = spec.observation.shape
-    probability = [row.get("behavior_prob") for row in rows]
-    for i, p in enumerate(probability):
-        if p is not None and p != p:  # noqa: PLR0124 (NaN)
-            raise NonFinite(f"transitions[{i}].behavior_prob", "a probability in (0, 1]", p)
+    given = [row.get("behavior_prob") for row in rows]
+    probability = _floats([1.0 if p is None else p for p in given], at("behavior_prob"))
+    _first(np.isnan(probability), NonFinite, at("behavior_prob"), "(0, 1]", probability)
+    probability[[p is None for p in given]] = np.nan
     labels = [row.get("label") for row in rows]
     return Columns(
         actors=actors,
@@ -285,9 +298,7 @@ def _from_rows(rows: list[Mapping[str, Any]], spec: ModelSpec) -> Columns:
         next_observation=_stack(field("next_observation"), shape, at("next_observation")),
         terminated=_bools(field("terminated"), at("terminated")),
         truncated=_bools(field("truncated"), at("truncated")),
-        behavior_prob=_floats(
-            [float("nan") if p is None else p for p in probability], at("behavior_prob")
-        ).astype(np.float32),
+        behavior_prob=probability,
         label=np.array(
             [
                 -1 if v is None else class_index(v, spec, f"transitions[{i}].label")
@@ -300,8 +311,8 @@ def _from_rows(rows: list[Mapping[str, Any]], spec: ModelSpec) -> Columns:
 
 def _checked(given: Columns, spec: ModelSpec) -> Columns:
     """Check values, and cast to the model's dtypes."""
-    count = len(given)
-    arrays = {name: np.asarray(getattr(given, name)) for name in ARRAYS}
+    arrays = {name: _as_array(getattr(given, name), f"transitions.{name}") for name in ARRAYS}
+    count = arrays["timestep"].size
     for name, array in arrays.items():
         shape = (count, *spec.observation.shape) if name.endswith("observation") else (count,)
         if array.shape != shape:
@@ -324,18 +335,35 @@ def _checked(given: Columns, spec: ModelSpec) -> Columns:
     for name in ("terminated", "truncated"):
         if arrays[name].dtype != np.bool_:
             raise InvalidType(f"transitions.{name}", "booleans", arrays[name].dtype)
-    p = arrays["behavior_prob"]
-    _first(~(np.isnan(p) | ((p > 0) & (p <= 1))), InvalidValue, at("behavior_prob"), "(0, 1]", p)
-    for name, ids, code in (
-        ("actor_id", given.actors, "actor"),
-        ("episode_id", given.episodes, "episode"),
-    ):
-        _integer_range(arrays[code], 0, len(ids) - 1, InvalidValue, at(name))
-        for k, value in enumerate(ids):
-            first = np.flatnonzero(arrays[code] == k)
-            check_id(value, f"transitions[{int(first[0]) if len(first) else '?'}].{name}")
+    _numeric_dtype(arrays["behavior_prob"], "transitions.behavior_prob")
+    p = _float32(arrays["behavior_prob"])
+    bad = ~(np.isnan(p) | ((p > 0) & (p <= 1)))
+    _first(bad, InvalidValue, at("behavior_prob"), "(0, 1] in float32", arrays["behavior_prob"])
+    arrays["behavior_prob"] = p
+    actors = _checked_ids(given.actors, arrays["actor"], "actor", at("actor_id"))
+    episodes = _checked_ids(given.episodes, arrays["episode"], "episode", at("episode_id"))
     arrays = {name: a.astype(ARRAYS[name], copy=False) for name, a in arrays.items()}
-    return Columns(actors=given.actors, episodes=given.episodes, **arrays)
+    return Columns(actors=actors, episodes=episodes, **arrays)
+
+
+def _checked_ids(ids: Any, code: NDArray[Any], kind: str, at: Any) -> tuple[str, ...]:
+    """Check a dictionary of ids and the codes into it; return plain strings."""
+    if not isinstance(ids, Sequence) or isinstance(ids, str):
+        raise InvalidType(f"transitions.{kind}s", "a list of ids", type(ids).__name__)
+    _integer_range(code, 0, len(ids) - 1, InvalidValue, at)
+    first = {k: len(code) - 1 - i for i, k in enumerate(code[::-1].tolist())}
+    for k, value in enumerate(ids):
+        check_id(value, at(first.get(k, "?")))
+    if len(set(ids)) < len(ids):  # two codes for one id would hide a repeated identity
+        raise InvalidValue(f"transitions.{kind}s", "different ids", "one of them twice")
+    return tuple(map(str, ids))
+
+
+def _as_array(values: Any, where: str) -> NDArray[Any]:
+    try:
+        return np.asarray(values)
+    except ValueError:  # a ragged list
+        raise ShapeMismatch(where, "an array", "lists of different lengths") from None
 
 
 def _first(
@@ -357,21 +385,19 @@ def _integer_range(
 def _typed(
     values: list[Any], kinds: tuple[type, ...], expected: str, error: type[InvalidInput], at: Any
 ) -> None:
-    """Refuse the first value whose type is not one of `kinds`; bool is no integer here."""
+    """Refuse the first value whose type is not one of `kinds`."""
     if set(map(type, values)) <= set(kinds):
         return
     for i, value in enumerate(values):
-        if isinstance(value, bool | np.bool_) and bool not in kinds:
-            raise error(at(i), expected, repr(value))
-        if not isinstance(value, kinds):
-            raise error(at(i), expected, repr(value))
+        if not (isinstance(value, kinds) if bool in kinds else is_number(value, kinds)):
+            raise error(at(i), expected, shown(value))
 
 
 def _integers(
     values: list[Any], error: type[InvalidInput], at: Any, largest: int
 ) -> NDArray[np.int64]:
     expected = f"an integer in 0..{largest}" if error is ActionRange else "an integer"
-    _typed(values, (int, np.integer), expected, error, at)
+    _typed(values, _INTEGERS, expected, error, at)
     for i, value in enumerate(values):
         # Looked at as Python integers, since 2**70 does not fit an int64 array.
         if not -1 <= value <= largest:
@@ -381,7 +407,7 @@ def _integers(
 
 
 def _floats(values: list[Any], at: Any) -> NDArray[np.float64]:
-    _typed(values, (float, int, np.floating, np.integer), "a number", InvalidType, at)
+    _typed(values, _NUMBERS, "a number", InvalidType, at)
     return _array(values, at)
 
 
@@ -394,41 +420,37 @@ def _stack(values: Sequence[Any], shape: tuple[int, ...], at: Any) -> NDArray[An
     """Stack B observations given as arrays or lists of numbers."""
     if not values:
         return np.zeros((0, *shape), dtype=np.float64)
-    if all(isinstance(v, np.ndarray) for v in values):
-        for i, v in enumerate(values):
-            _numeric_dtype(v, at(i))
-            if v.shape != shape:
-                raise ShapeMismatch(at(i), str(shape), v.shape)
-        return np.stack(values)
     for i, v in enumerate(values):
-        if not isinstance(v, Sequence | np.ndarray) or isinstance(v, str | bytes):
-            raise ShapeMismatch(at(i), f"a list of {shape[0]} numbers", repr(v))
-        if len(v) != shape[0]:
-            raise ShapeMismatch(at(i), str(shape), (len(v),))
-    numbers = (int, float, np.integer, np.floating)
+        if isinstance(v, np.ndarray):
+            _numeric_dtype(v, at(i))
+            given = v.shape
+        elif isinstance(v, Sequence) and not isinstance(v, _NO_LISTS):
+            given = (len(v),)
+        else:
+            raise ShapeMismatch(at(i), f"a list of {shape[0]} numbers", shown(v))
+        if given != shape:
+            raise ShapeMismatch(at(i), str(shape), given)
+    if all(isinstance(v, np.ndarray) for v in values):
+        return np.stack(values)
     if not set(map(type, chain.from_iterable(values))) <= {int, float}:
         for i, v in enumerate(values):
             for j, x in enumerate(v):
                 if isinstance(x, Sequence | np.ndarray) and not isinstance(x, str):
-                    raise ShapeMismatch(f"{at(i)}[{j}]", "a number", repr(x))
-                if isinstance(x, bool | np.bool_) or not isinstance(x, numbers):
-                    raise DtypeMismatch(f"{at(i)}[{j}]", "a number", repr(x))
+                    raise ShapeMismatch(f"{at(i)}[{j}]", "a number", shown(x))
+                if not is_number(x):
+                    raise DtypeMismatch(f"{at(i)}[{j}]", "a number", shown(x))
     return _array(values, at)
 
 
 def _array(values: Sequence[Any], at: Any) -> NDArray[np.float64]:
     try:
-        return np.array(values, dtype=np.float64)
+        with np.errstate(over="ignore"):  # a longdouble beyond float64 becomes infinite
+            return np.array(values, dtype=np.float64)
     except OverflowError:  # an integer beyond float64
-        for i, value in enumerate(values):
-            flat = value if isinstance(value, Sequence) else [value]
-            if any(isinstance(x, int) and abs(x) > 2**1023 for x in flat):
-                _too_large(at(i))
-        raise
-
-
-def _too_large(where: str) -> NoReturn:
-    raise NonFinite(where, "numbers that are finite in float32", "an integer beyond them")
+        if len(values) > 1:
+            for i, value in enumerate(values):
+                _array([value], lambda _, i=i: at(i))
+        raise NonFinite(at(0), "numbers that are finite in float32", "an integer beyond") from None
 
 
 def _numeric_dtype(array: NDArray[Any], where: str) -> None:
@@ -438,10 +460,14 @@ def _numeric_dtype(array: NDArray[Any], where: str) -> None:
 
 def _finite_float32(array: NDArray[Any], at: Any) -> NDArray[np.float32]:
     """Cast, then look: 1e39 is finite in float64 and infinite in float32."""
-    with np.errstate(over="ignore"):
-        cast = array.astype(np.float32)
-    finite = np.isfinite(cast).reshape(len(cast), -1).all(axis=1)
+    cast = _float32(array)
+    finite = np.isfinite(cast).all(axis=tuple(range(1, cast.ndim)))
     if not finite.all():
         i = int(np.argmin(finite))
         raise NonFinite(at(i), "numbers that are finite in float32", array[i])
     return cast
+
+
+def _float32(array: NDArray[Any]) -> NDArray[np.float32]:
+    with np.errstate(over="ignore"):
+        return array.astype(np.float32)

@@ -12,13 +12,14 @@ from functools import cached_property
 from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from jormungandr.columns import observations
-from jormungandr.errors import CheckpointError, InvalidValue
+from jormungandr.columns import is_number, observations
+from jormungandr.errors import CheckpointError, InvalidValue, JormungandrError, shown
 from jormungandr.protocol import ActionChoice, InferenceReply
 from jormungandr.spec import ModelSpec
 
@@ -74,6 +75,20 @@ def layer_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
+Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class _Header(msgspec.Struct):
+    """The JSON header of a policy's bytes."""
+
+    format: str
+    spec: dict[str, Any]
+    version: Count
+    update_count: Count
+    transitions: Count
+    generation: Count
+
+
 @dataclass(frozen=True, eq=False)
 class PolicySnapshot:
     """Policy number `version` of one model.
@@ -106,7 +121,8 @@ class PolicySnapshot:
     @cached_property
     def _forward(self) -> tuple[list[tuple[Floats, Floats]], Floats]:
         """Weights as the forward pass wants them: transposed, and the support in float32."""
-        names = [n.removesuffix(".weight") for n in self.weights if n.endswith(".weight")]
+        # In the order of the network: a checkpoint brings weights back in the order of their names.
+        names = [n.removesuffix(".weight") for n in layer_shapes(self.spec) if n.endswith("weight")]
         layers = [
             (np.ascontiguousarray(self.weights[f"{n}.weight"].T), self.weights[f"{n}.bias"])
             for n in names
@@ -127,7 +143,8 @@ class PolicySnapshot:
         for weight, bias in layers[:depth]:
             x = np.maximum(x @ weight + bias, np.float32(0))
         weight, bias = layers[depth]
-        values = (x @ weight + bias).reshape(len(x), len(self.spec.action_set), -1)
+        shape = (len(x), len(self.spec.action_set), self.spec.c51.atoms)
+        values = (x @ weight + bias).reshape(shape)
         if self.spec.auxiliary is None:
             return values, None
         weight, bias = layers[depth + 1]
@@ -182,8 +199,9 @@ class PolicySnapshot:
         x = observations(observation, self.spec)
         if epsilon is None:
             epsilon = self.spec.exploration.epsilon(self.transitions)
-        if isinstance(epsilon, bool) or not 0 <= epsilon <= 1:
-            raise InvalidValue("epsilon", "a number in 0..1", epsilon)
+        if not is_number(epsilon) or not 0 <= epsilon <= 1:
+            raise InvalidValue("epsilon", "a number in 0..1", shown(epsilon))
+        epsilon = float(epsilon)
         probs = self.distribution(x)
         values = probs @ self._forward[1]
         chosen = values.argmax(axis=-1)
@@ -269,28 +287,39 @@ class PolicySnapshot:
         try:
             size = int.from_bytes(data[:8], "little")
             metadata = json.loads(data[8 : 8 + size])["__metadata__"]
-            header = json.loads(metadata["policy"])
+            header = msgspec.json.decode(metadata["policy"], type=_Header)
+            spec = ModelSpec.from_dict(header.spec)
             tensors: dict[str, NDArray[Any]] = load(data)
-        except (SafetensorError, KeyError, ValueError, TypeError) as error:
+        except (
+            SafetensorError,
+            KeyError,
+            ValueError,
+            TypeError,
+            RecursionError,
+            JormungandrError,
+        ) as error:
             raise CheckpointError("policy", "safetensors of a policy", repr(error)) from None
-        if header.get("format") != FORMAT:
-            raise CheckpointError("policy.format", FORMAT, header.get("format"))
-        spec = ModelSpec.from_dict(header["spec"])
+        if header.format != FORMAT:
+            raise CheckpointError("policy.format", FORMAT, header.format)
         shapes: dict[str, tuple[int, ...]] = layer_shapes(spec)
         moments = {f"moments.{m}": spec.observation.shape for m in ("mean", "var")}
         for name, shape in {**shapes, **moments}.items():
-            if name not in tensors or tensors[name].shape != shape:
-                got = tensors[name].shape if name in tensors else "nothing"
-                raise CheckpointError(f"policy.{name}", f"shape {shape}", got)
-            if not np.isfinite(tensors[name]).all():
+            dtype = np.dtype(np.float32 if name in shapes else np.float64)
+            array = tensors.get(name)
+            if array is None or array.shape != shape or array.dtype != dtype:
+                got = "nothing" if array is None else f"{array.dtype} {array.shape}"
+                raise CheckpointError(f"policy.{name}", f"{dtype} {shape}", got)
+            if not np.isfinite(array).all():
                 raise CheckpointError(f"policy.{name}", "finite numbers", "NaN or infinity")
+        if (tensors["moments.var"] < 0).any():
+            raise CheckpointError("policy.moments.var", "numbers >= 0", "a negative one")
         return cls(
             spec=spec,
-            version=int(header["version"]),
-            update_count=int(header["update_count"]),
-            transitions=int(header["transitions"]),
-            weights={name: tensors[name].astype(np.float32, copy=False) for name in shapes},
-            mean=tensors["moments.mean"].astype(np.float64, copy=False),
-            var=tensors["moments.var"].astype(np.float64, copy=False),
-            generation=int(header["generation"]),
+            version=header.version,
+            update_count=header.update_count,
+            transitions=header.transitions,
+            weights={name: tensors[name] for name in shapes},
+            mean=tensors["moments.mean"],
+            var=tensors["moments.var"],
+            generation=header.generation,
         )

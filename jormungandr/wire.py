@@ -13,9 +13,17 @@ from typing import Any, cast
 import msgspec
 import numpy as np
 
-from jormungandr.columns import ARRAYS, OPTIONAL, REQUIRED, Columns
-from jormungandr.errors import InvalidType, Malformed, MissingField, NonFinite, UnknownField
-from jormungandr.protocol import SPLITS, Label, LabelsLike, Transition, TransitionsLike
+from jormungandr.columns import ARRAYS, OPTIONAL, REQUIRED, Columns, listed
+from jormungandr.errors import (
+    InvalidType,
+    InvalidValue,
+    Malformed,
+    MissingField,
+    NonFinite,
+    UnknownField,
+    shown,
+)
+from jormungandr.protocol import SPLITS, LabelsLike, Transition, TransitionsLike
 
 __all__ = ["decode_object", "encode", "encode_labels", "encode_transitions", "fields"]
 
@@ -23,8 +31,15 @@ __all__ = ["decode_object", "encode", "encode_labels", "encode_transitions", "fi
 def _plain(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return value.tolist()
+    if isinstance(value, np.floating):
+        return float(value)  # the `item` of a longdouble is a longdouble
     if isinstance(value, np.generic):
         return value.item()
+    # Subclasses and look-alikes of what JSON has, which the learner takes in process too.
+    look_alikes: Sequence[tuple[type, Any]] = ((str, str), (int, int), (Mapping, dict))
+    for kind, plain in (*look_alikes, (Sequence, list)):
+        if isinstance(value, kind):
+            return plain(value)
     raise TypeError(f"cannot encode {type(value).__name__} as JSON")
 
 
@@ -72,7 +87,7 @@ def fields(
             continue
         fits = isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
         if not fits:
-            raise InvalidType(name, _kind_name(kind), repr(value))
+            raise InvalidType(name, _kind_name(kind), shown(value))
         found[name] = value
     return found
 
@@ -93,24 +108,30 @@ def encode_transitions(transitions: TransitionsLike) -> bytes:
     """
     if isinstance(transitions, Columns):
         rows: Sequence[Any] = _column_rows(transitions)
-    elif isinstance(transitions, Mapping | Transition | str | bytes):
-        raise InvalidType("transitions", "a list of transitions", type(transitions).__name__)
     else:
-        rows = [_row(i, t) for i, t in enumerate(transitions)]
+        given = listed(transitions, "transitions", "a list of transitions")
+        rows = [_row(i, t) for i, t in enumerate(given)]
     for i, row in enumerate(rows):
         for name in ("observation", "next_observation", "reward", "behavior_prob"):
             value = row.get(name)
             if not _finite(value):
                 expected = "numbers that are finite in float32"
                 raise NonFinite(f"transitions[{i}].{name}", expected, value)
-    return encode({"transitions": rows})
+    return _encode_rows("transitions", rows)
 
 
 def encode_labels(labels: LabelsLike) -> bytes:
     """Return the body of `labels/add`."""
-    if isinstance(labels, Mapping | Label | str | bytes):
-        raise InvalidType("labels", "a list of labels", type(labels).__name__)
-    return encode({"labels": list(labels)})
+    return _encode_rows("labels", listed(labels, "labels", "a list of labels"))
+
+
+def _encode_rows(name: str, rows: Sequence[Any]) -> bytes:
+    try:
+        return encode({name: rows})
+    except UnicodeEncodeError as error:  # a lone surrogate
+        raise InvalidValue(name, "valid UTF-8", error) from None
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidType(name, "values that JSON can carry", error) from None
 
 
 def _row(i: int, row: Any) -> Mapping[str, Any]:
@@ -145,8 +166,10 @@ def _finite(value: Any) -> bool:
     if isinstance(value, float):
         return math.isfinite(value)
     if isinstance(value, np.ndarray | np.floating):
-        kind = cast("np.dtype[Any]", value.dtype).kind
-        return kind != "f" or bool(np.isfinite(value).all())
+        if cast("np.dtype[Any]", value.dtype).kind != "f":
+            return True
+        with np.errstate(over="ignore"):  # a longdouble may be finite beyond float64
+            return bool(np.isfinite(np.asarray(value, dtype=np.float64)).all())
     if isinstance(value, list | tuple):
         return all(_finite(v) for v in value)
     return True

@@ -20,6 +20,7 @@ from jormungandr.columns import TRAIN, VALIDATION, Columns
 from jormungandr.errors import CheckpointError, InvalidValue
 from jormungandr.learner.c51 import C51, Batch, Losses, Update
 from jormungandr.learner.checkpoint import read_checkpoint, write_checkpoint
+from jormungandr.learner.episodes import EpisodeReturns
 from jormungandr.learner.nstep import NStepWindows
 from jormungandr.learner.pacing import Pacing
 from jormungandr.learner.replay import Replay, Sample
@@ -95,6 +96,7 @@ class Core:
         self.normalizer = RunningMoments(shape)
         self.pacing = Pacing(spec.pacing)
         self.windows = NStepWindows(spec.c51.n_step, spec.c51.gamma, spec.replay.window_idle)
+        self.returns = EpisodeReturns()
         self.evaluations: deque[Evaluation] = deque(maxlen=HISTORY)
         self.progress = _Progress(version=first_version)
         self.last_update: Update | None = None
@@ -182,6 +184,7 @@ class Core:
             "replay": {"size": len(self.replay), "capacity": self.replay.capacity},
             "validation": {"size": len(self.validation), "capacity": self.validation.capacity},
             "normalizer": {"count": int(self.normalizer.count)},
+            "returns": self.returns.info(),
             "applied_lsn": p.lsn,
             "diverged": self.diverged,
             "warnings": self.warnings(),
@@ -234,6 +237,7 @@ class Core:
 
     def _apply_transitions(self, row: TransitionsRow) -> None:
         accepted = row.columns.take(row.outcome == ACCEPTED)
+        self.returns.add(accepted)
         is_train = accepted.split == TRAIN
         seen = np.cumsum(is_train)  # (B,) training transitions up to and including each
         start = 0
@@ -422,6 +426,7 @@ class Core:
                 "acting": self._acting.bit_generator.state,
             },
             "windows": self.windows.state(),
+            "returns": self.returns.state(),
             "evaluations": [msgspec.to_builtins(e) for e in self.evaluations],
         }
         good, moments = self._good
@@ -462,6 +467,7 @@ class Core:
             core._sampling.bit_generator.state = state["streams"]["sampling"]
             core._acting.bit_generator.state = state["streams"]["acting"]
             core.windows.restore(state["windows"])
+            core.returns.restore(state["returns"])
             core.evaluations.extend(msgspec.convert(state["evaluations"], list[Evaluation]))
             core.algorithm.restore(_part(tensors, "algorithm."))
             core.replay.restore(_part(tensors, "replay."))

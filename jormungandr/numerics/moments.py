@@ -25,7 +25,7 @@ class RunningMoments:
     variance exactly 0.
 
     Accuracy suffers when c lies far from the rest. But c is one of the n observations, so that
-    (mean − c)² < n·var, and the subtraction amplifies the rounding of the sums by no more than n.
+    (mean − c)² ≤ n·var, and the subtraction amplifies the rounding of the sums by no more than n.
     Measured after 10⁶ observations, the relative error of `var` is 1e-14 for unit noise, 1e-13 for
     unit noise around 10⁸, 1e-8 for unit noise after a first observation of 10⁶, and 8e-6 at worst
     (a constant after that outlier, where all roundings go one way); that of `mean`, in standard
