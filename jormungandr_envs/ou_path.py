@@ -1,0 +1,111 @@
+"""Whole paths of the spread, drawn before the first action so that no action can move them."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from jormungandr_envs.ou_labels import FLAT, POSITIONS, against_band
+from jormungandr_envs.ou_parameters import OUParameters
+
+__all__ = ["Paths", "simulate"]
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Paths:
+    """What an episode holds that no action changes. B episodes, T = horizon, time first.
+
+    Args:
+        z: spread in stationary standard deviations, (T + 1, B).
+        move: latest change of the spread in the same unit, (T + 1, B); row 0 is zero.
+        drift: class index of `Drift` for ``z``, (T + 1, B).
+        reference_return: undiscounted return of the reference policy on each path, (B,).
+    """
+
+    z: Floats
+    move: Floats
+    drift: Ints
+    reference_return: Floats
+
+
+def simulate(noise: Floats, parameters: OUParameters, x0: float | None = None) -> Paths:
+    """Turn standard normal draws into paths of ``x' = (1 - kappa) x + sigma eps``.
+
+    Elementwise float64 arithmetic only, in one order: a batch gives each path the very bits that
+    it would have alone.
+
+    Args:
+        noise: standard normal draws, (B, T + 1); column 0 places the start.
+        parameters: the task.
+        x0: start of every path in units of the spread; ``None`` takes the stationary law. Column 0
+            is unused then but still drawn, so that the shocks of a seed do not depend on ``x0``.
+    """
+    p = parameters
+    sigma_x = p.sigma_x
+    x = np.array(noise.T, order="C")  # (T + 1, B), a copy: the shocks become the path in place
+    x *= p.sigma
+    x[0] = noise[:, 0] * sigma_x if x0 is None else x0
+    # The recursion by doubling (Hillis and Steele 1986): each pass doubles the number of shocks
+    # that an entry has summed, so six passes of large arrays replace 48 of small ones.
+    lag, kept = 1, p.decay
+    while lag <= p.horizon:
+        x[lag:] += kept * x[:-lag]
+        lag, kept = 2 * lag, kept * kept
+
+    move = np.zeros_like(x)
+    np.subtract(x[1:], x[:-1], out=move[1:])
+    move /= sigma_x
+    x /= sigma_x
+    action = against_band(x[:-1], p.reference_threshold)  # (T, B)
+    return Paths(
+        z=x,
+        move=move,
+        drift=against_band(x, p.drift_threshold),
+        reference_return=total(step_rewards(action, move, p)),
+    )
+
+
+def step_rewards(action: Ints, move: Floats, parameters: OUParameters) -> Floats:
+    """Return the reward of every step of a fixed sequence of actions, (T, B).
+
+    Args:
+        action: action indices, (T, B); each episode starts flat.
+        move: the paths' changes, (T + 1, B).
+        parameters: the task.
+    """
+    held = np.empty_like(action)
+    held[0] = FLAT
+    held[1:] = action[:-1]
+    return POSITIONS.take(action) * move[1:] + parameters.charges.take(3 * held + action)
+
+
+def total(rewards: Floats) -> Floats:
+    """Sum rewards (T, B) over time, one step after the other as an actor would: (B,).
+
+    `numpy.sum` may pair its terms, and how depends on the shape, so it would round a batch and a
+    single episode differently.
+    """
+    last: Floats = np.cumsum(np.ascontiguousarray(rewards.T), axis=1)[:, -1]
+    return last
+
+
+def observe(
+    z: Floats, move: Floats, position: Floats, time_left: float | Floats
+) -> npt.NDArray[np.float32]:
+    """Assemble observations (B, 4) from the columns named in `FEATURES`.
+
+    Args:
+        z: spread in stationary standard deviations, (B,).
+        move: its latest change, (B,).
+        position: held, -1, 0 or 1, (B,).
+        time_left: fraction of the episode remaining, one number or (B,).
+    """
+    observation = np.empty((z.shape[0], 4), dtype=np.float32)
+    observation[:, 0] = z
+    observation[:, 1] = move
+    observation[:, 2] = position
+    observation[:, 3] = time_left
+    return observation
