@@ -18,15 +18,18 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from jormungandr.errors import (
+    BodyTooLarge,
     InternalError,
     InvalidType,
     InvalidValue,
     JormungandrError,
+    NonFinite,
     Unavailable,
     WaitTimeout,
     from_dict,
 )
 from jormungandr.protocol import (
+    LIMITS,
     InferenceReply,
     LabelReceipt,
     LabelsLike,
@@ -122,17 +125,22 @@ class RemoteLearner:
         distribution: bool = False,
     ) -> InferenceReply:
         """Choose actions for observations (B, D), or for a single one as a batch of one."""
-        x = np.asarray(observations)
-        if x.dtype.kind in "fiu" and x.ndim == 1:
-            x = x[None]
-        request: dict[str, Any] = {"observations": x}
+        is_list = isinstance(observations, list | tuple)
+        # A list goes as it is: an array of [1.0, True] or of rows of two lengths hides the fault.
+        rows: Any = observations if is_list else np.asarray(observations)
+        _check_finite(rows, epsilon)
+        request: dict[str, Any] = {"observations": rows}
         if deterministic:
             request["deterministic"] = True
         if epsilon is not None:
             request["epsilon"] = epsilon
         if distribution:
             request["distribution"] = True
-        return self._struct("POST", f"{self._path}/inference", encode(request), InferenceReply)
+        try:
+            body = encode(request)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InvalidType("observations", "values that JSON can carry", error) from None
+        return self._struct("POST", f"{self._path}/inference", body, InferenceReply)
 
     def wait(self, lsn: int, timeout: float | None = None) -> dict[str, Any]:
         """Return the model's figures once everything up to `lsn` is applied with its updates.
@@ -145,8 +153,9 @@ class RemoteLearner:
             WaitTimeout: it was not applied in time.
         """
         end = None if timeout is None else time.monotonic() + timeout
+        longest = min(WAIT_SLICE, self.timeout / 2)  # answered before the request times out
         while True:
-            left = WAIT_SLICE if end is None else min(WAIT_SLICE, end - time.monotonic())
+            left = longest if end is None else min(longest, end - time.monotonic())
             path = f"{self._path}?applied_lsn={lsn}&wait={max(0.0, left):.3f}"
             found = self._object("GET", path)
             if found["applied_lsn"] >= lsn:
@@ -186,6 +195,10 @@ class RemoteLearner:
 
     def _request(self, method: str, path: str, body: bytes | None = None) -> bytes:
         """Send a request until it is answered for good, and return the body of a success."""
+        limit = LIMITS["json_body_bytes"]
+        if body is not None and len(body) > limit:
+            # The service closes the connection on such a body, which looks like a fault on the way.
+            raise BodyTooLarge("body", f"at most {limit} bytes", len(body), "send fewer rows")
         end = time.monotonic() + self.patience
         attempt = 0
         while True:
@@ -270,11 +283,27 @@ class RemotePolicy:
         self._endpoint.close()
 
 
+def _check_finite(observations: Any, epsilon: float | None) -> None:
+    """Refuse NaN and infinity, which JSON cannot carry; all else is the service's to judge."""
+    if isinstance(epsilon, float | np.floating) and not np.isfinite(epsilon):
+        raise InvalidValue("epsilon", "a number in 0..1", epsilon)
+    for i, row in enumerate(observations if np.iterable(observations) else ()):
+        try:
+            finite = bool(np.isfinite(row).all())
+        except (TypeError, ValueError):  # no numbers
+            continue
+        if not finite:
+            raise NonFinite(f"observations[{i}]", "numbers that are finite in float32", row)
+
+
 def _token() -> str | None:
     token = os.environ.get("JORMUNGANDR_TOKEN")
     file = os.environ.get("JORMUNGANDR_TOKEN_FILE")
     if token is None and file is not None:
-        token = Path(file).read_text(encoding="utf-8").strip()
+        try:
+            token = Path(file).read_text(encoding="utf-8").strip()
+        except (OSError, ValueError) as error:
+            raise InvalidValue("JORMUNGANDR_TOKEN_FILE", "a readable file", error) from None
     return token
 
 

@@ -49,10 +49,14 @@ class HttpTransport:
     """
 
     def __init__(self, url: str) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        try:
+            parts = urlsplit(url)
+            host, port = parts.hostname, parts.port
+        except ValueError:  # a port that is no number, say
+            host = port = None
+        if not host or parts.scheme not in ("http", "https"):
             raise InvalidValue("url", "http://host:port or https://host:port", repr(url))
-        self._host, self._port = parts.hostname, parts.port
+        self._host, self._port = host, port
         self._prefix = parts.path.rstrip("/")
         self._tls = ssl.create_default_context() if parts.scheme == "https" else None
         self._connection: http.client.HTTPConnection | None = None
@@ -63,12 +67,13 @@ class HttpTransport:
         """Send and wait; a connection the server closed while idle is opened again once."""
         fresh = self._connection is None
         try:
-            return self._send(method, path, body, headers, timeout)
-        except (http.client.RemoteDisconnected, ConnectionError, BrokenPipeError) as error:
-            self.close()
-            if fresh:
-                raise ConnectionError(repr(error)) from error
-            return self._send(method, path, body, headers, timeout)
+            try:
+                return self._send(method, path, body, headers, timeout)
+            except ConnectionError:
+                self.close()
+                if fresh:
+                    raise
+                return self._send(method, path, body, headers, timeout)
         except http.client.HTTPException as error:
             self.close()
             raise ConnectionError(repr(error)) from error

@@ -11,6 +11,8 @@ import importlib
 import sys
 from collections.abc import Sequence
 
+from gymnasium.error import Error as GymnasiumError
+
 from jormungandr.errors import JormungandrError
 from jormungandr.version import __version__
 
@@ -41,13 +43,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(given)
     try:
         status = importlib.import_module(f"jormungandr.cli.{chosen.command}").run(chosen)
-    except JormungandrError as error:
+    except (JormungandrError, GymnasiumError) as error:
         print(f"jormungandr {chosen.command}: {error}", file=sys.stderr)
         return 1
     except ModuleNotFoundError as error:
         extra = _EXTRAS.get(str(error.name).partition(".")[0])
-        if extra is None:
-            raise
+        if extra is None:  # the package of an environment
+            print(f"jormungandr {chosen.command}: {error}", file=sys.stderr)
+            return 1
         wanted = f'pip install "jormungandr-rl[{extra}]"'
         print(f"jormungandr {chosen.command} needs {error.name}: {wanted}", file=sys.stderr)
         return 1

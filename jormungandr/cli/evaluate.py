@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 
@@ -11,8 +12,9 @@ from jormungandr.cli.comparison import compare_on_ou, episode_returns, print_pro
 from jormungandr.errors import InvalidValue
 from jormungandr.numerics.statistics import paired_bootstrap
 from jormungandr.policy import PolicySnapshot
+from jormungandr.spec import ModelSpec
 
-__all__ = ["add_arguments", "run"]
+__all__ = ["add_arguments", "fits", "print_returns", "run"]
 
 #: First seed of held-out episodes: far from any that training draws.
 HELD_OUT_SEED = 1_000_000_000
@@ -34,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the comparison; return 0."""
     policy = PolicySnapshot.open(arguments.policy)
     is_ou = arguments.env.rpartition(":")[2] == "OUSpread-v0"
-    episodes = arguments.episodes or (1_000 if is_ou else 100)
+    episodes = (1_000 if is_ou else 100) if arguments.episodes is None else arguments.episodes
     if episodes < 2:
         raise InvalidValue("--episodes", ">= 2, for an interval", episodes)
     print(f"policy version {policy.version}, after {policy.update_count} updates")
@@ -48,9 +50,18 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def fits(spec: ModelSpec, env: gymnasium.Env[Any, Any]) -> bool:
+    """Whether a model of this specification sees what the environment shows, and can act in it."""
+    own = ModelSpec.for_env(env)
+    same_shape = spec.observation.shape == own.observation.shape
+    return same_shape and len(spec.action_set) == len(own.action_set)
+
+
 def print_returns(policy: PolicySnapshot, env_id: str, episodes: int, seed: int) -> float:
     """Print and return the mean return of the greedy policy over held-out episodes."""
     env = gymnasium.make(env_id)
+    if not fits(policy.spec, env):
+        raise InvalidValue("policy", f"one of {env_id}", policy.spec.observation.shape)
     returns = episode_returns(env, policy.greedy, episodes, seed)
     env.close()
     mean = paired_bootstrap(returns, seed=0)

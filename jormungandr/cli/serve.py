@@ -47,6 +47,8 @@ def run(arguments: argparse.Namespace) -> int:
             arguments.host,
             "requests and tokens would cross the network unencrypted; --insecure accepts that",
         )
+    if not 0 <= arguments.port <= 65_535:
+        raise InvalidValue("--port", "0..65535", arguments.port)
     import uvicorn
 
     from jormungandr.service.app import create_app
@@ -55,8 +57,11 @@ def run(arguments: argparse.Namespace) -> int:
     logging.basicConfig(
         level=arguments.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s"
     )
-    # Before the socket: a directory that another server holds is refused in one line.
-    DataDir(arguments.data_dir).close()
+    # Before the server: a directory that is held or damaged is refused in one line.
+    directory = DataDir(arguments.data_dir)
+    for _, journal in directory.journals():
+        journal.close()
+    directory.close()
     token_file = arguments.token_file or arguments.data_dir / "operator-token"
     token = read_token(token_file)
 
@@ -67,7 +72,8 @@ def run(arguments: argparse.Namespace) -> int:
             await super().startup(sockets)
             if self.started:
                 port = self.servers[0].sockets[0].getsockname()[1]
-                print(f"listening on http://{arguments.host}:{port}", flush=True)
+                host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
+                print(f"listening on http://{host}:{port}", flush=True)
                 print(f"token in {token_file}", flush=True)
 
         @contextlib.contextmanager

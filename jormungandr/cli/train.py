@@ -11,7 +11,7 @@ from typing import Any
 import gymnasium
 
 from jormungandr.cli.comparison import compare_on_ou
-from jormungandr.cli.evaluate import HELD_OUT_SEED, print_returns
+from jormungandr.cli.evaluate import HELD_OUT_SEED, fits, print_returns
 from jormungandr.errors import InvalidValue
 from jormungandr.spec import ModelSpec, preset_names
 
@@ -48,14 +48,16 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.steps < 1 or arguments.eval_episodes < 2:
         raise InvalidValue("arguments", "--steps >= 1 and --eval-episodes >= 2", "less")
+    if arguments.out is not None:
+        _check_replaceable(arguments.out)
     torch.set_num_threads(1)  # these networks are too small to gain from more
     env = gymnasium.make(arguments.env)
-    settings = {**parse_settings(arguments.set), "seed": arguments.seed}
+    settings = {"seed": arguments.seed, **parse_settings(arguments.set)}
     if arguments.preset is None:
         spec = ModelSpec.for_env(env, **settings)
     else:
         spec = ModelSpec.preset(arguments.preset, **settings)
-        if spec.observation.shape != env.observation_space.shape:
+        if not fits(spec, env):
             raise InvalidValue("--preset", f"one for {arguments.env}", arguments.preset)
     learner = Learner(spec)
     # Sent step by step: an update that is due runs before the next action is chosen.
@@ -78,7 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"warning: {warning}")
     if arguments.out is not None:
         arguments.out.parent.mkdir(parents=True, exist_ok=True)
-        learner.save(arguments.out)
+        learner.save(arguments.out.resolve())
         print(
             f"saved in {arguments.out} (jormungandr evaluate {arguments.out} --env {arguments.env})"
         )
@@ -93,7 +95,7 @@ def parse_settings(settings: list[str]) -> dict[str, Any]:
     """Turn ``c51.lr=0.001`` into nested fields; values are JSON, or else strings.
 
     Raises:
-        InvalidValue: a setting without ``=``.
+        InvalidValue: a setting without ``=``, or a field of what is no group.
     """
     fields: dict[str, Any] = {}
     for setting in settings:
@@ -108,5 +110,14 @@ def parse_settings(settings: list[str]) -> dict[str, Any]:
         *groups, name = path.split(".")
         for group in groups:
             at = at.setdefault(group, {})
+            if not isinstance(at, dict):
+                raise InvalidValue("--set", f"{group} to be a group", repr(setting))
         at[name] = value
     return fields
+
+
+def _check_replaceable(path: Path) -> None:
+    """Refuse a place where saving would put something else than a checkpoint out of the way."""
+    held = path / "manifest.json"
+    if path.exists() and not held.is_file() and (path.is_file() or any(path.iterdir())):
+        raise InvalidValue("--out", "a new folder, or one of a checkpoint", path)

@@ -168,6 +168,11 @@ class C51:
         target = categorical.project(self.support, chosen, reward, discount)
         return target, float(low.mean()), float(high.mean())
 
+    def finite(self) -> bool:
+        """Whether every weight of the online network is finite."""
+        weights = (parameter.detach().numpy() for parameter in self.online.parameters())
+        return all(bool(np.isfinite(weight).all()) for weight in weights)
+
     def copy_target(self) -> None:
         """Copy the online network to the target network."""
         self.target.load_state_dict(self.online.state_dict())

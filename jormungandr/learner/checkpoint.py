@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from jormungandr.errors import CheckpointError
+from jormungandr.errors import CheckpointError, InvalidValue
 from jormungandr.version import __version__
 
 __all__ = ["read_checkpoint", "write_checkpoint"]
@@ -36,7 +36,14 @@ def write_checkpoint(
         state: JSON-able values.
         tensors: arrays by name.
         files: further files by name.
+
+    Raises:
+        InvalidValue: something else than a checkpoint is there, and would be lost.
     """
+    path = path.absolute()
+    held = path / "manifest.json"
+    if path.exists() and not held.is_file() and (path.is_file() or any(path.iterdir())):
+        raise InvalidValue("path", "a new folder, or one of a checkpoint", path)
     contents = {
         **files,
         "state.json": json.dumps(state, sort_keys=True).encode(),
@@ -50,26 +57,26 @@ def write_checkpoint(
             for name, data in contents.items()
         },
     }
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary, aside = path.with_name(f".{path.name}.{os.getpid()}.tmp"), _aside(path)
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
     try:
         for name, data in contents.items():
             _write(temporary / name, data)
-        _write(temporary / "manifest.json", json.dumps(manifest, indent=1).encode())
+        _write(temporary / "manifest.json", _manifest(manifest))
         _sync_folder(temporary)
-        old = None
         if path.exists():
-            # A folder cannot be renamed over a full one; the old one steps aside first.
-            old = path.with_name(f".{path.name}.{os.getpid()}.old")
-            shutil.rmtree(old, ignore_errors=True)
-            path.rename(old)
+            # A folder cannot be renamed over a full one; the old one steps aside first, to where
+            # it is found should this process end before the next line.
+            shutil.rmtree(aside, ignore_errors=True)
+            path.rename(aside)
         temporary.rename(path)
         _sync_folder(path.parent)
-        if old is not None:
-            shutil.rmtree(old)
+        shutil.rmtree(aside, ignore_errors=True)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
+        if aside.exists() and not path.exists():
+            aside.rename(path)
         raise
 
 
@@ -81,15 +88,21 @@ def read_checkpoint(
     Raises:
         CheckpointError: naming the file that is missing, damaged, or of another format.
     """
+    if not path.exists() and _aside(path).exists():
+        path = _aside(path)
+    file = path / "manifest.json"
     try:
-        manifest = json.loads((path / "manifest.json").read_bytes())
-        names = dict(manifest["files"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(str(path / "manifest.json"), "a manifest", repr(error)) from None
-    if manifest.get("format") != FORMAT:
-        raise CheckpointError(f"{path}: format", FORMAT, manifest.get("format"))
+        written = file.read_bytes()
+        manifest = dict(json.loads(written))
+        manifest.pop("sha256")
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise CheckpointError(str(file), "a manifest", repr(error)) from None
+    if written != _manifest(manifest):
+        raise CheckpointError(str(file), "a manifest", "other bytes", "it is damaged")
+    if manifest["format"] != FORMAT:
+        raise CheckpointError(f"{file}: format", FORMAT, manifest["format"])
     files = {}
-    for name, recorded in names.items():
+    for name, recorded in manifest["files"].items():
         try:
             data = (path / name).read_bytes()
         except OSError as error:
@@ -112,6 +125,17 @@ def read_checkpoint(
     except (ValueError, KeyError) as error:
         raise CheckpointError(str(path), "state.json", repr(error)) from None
     return state, tensors, files
+
+
+def _manifest(content: dict[str, Any]) -> bytes:
+    """Return a manifest's bytes; they end with a digest of the rest, so that damage to them shows."""
+    digest = sha256(json.dumps(content).encode()).hexdigest()
+    return json.dumps({**content, "sha256": digest}, indent=1).encode()
+
+
+def _aside(path: Path) -> Path:
+    """Return where a checkpoint steps aside while another takes its name."""
+    return path.with_name(f".{path.name}.old")
 
 
 def _write(path: Path, data: bytes) -> None:

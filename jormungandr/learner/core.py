@@ -58,6 +58,7 @@ class _Progress:
         since_copy: finite updates since the good copy was made.
         diverged_version: version of the restored policy while it is the one to serve, else -1.
         diverged_updates: updates completed when it was restored.
+        latched: training transitions applied when the policy to serve was made.
         unlabelled: labels that found their item gone.
         clipped_low, clipped_high: running average of the target mass clipped at each end.
     """
@@ -72,6 +73,7 @@ class _Progress:
     since_copy: int = 0
     diverged_version: int = -1
     diverged_updates: int = 0
+    latched: int = 0
     unlabelled: int = 0
     clipped_low: float = 0.0
     clipped_high: float = 0.0
@@ -140,7 +142,7 @@ class Core:
                 spec=self.spec,
                 version=self.served_version,
                 update_count=p.diverged_updates if self.diverged else p.updates,
-                transitions=self.pacing.transitions,
+                transitions=p.latched,
                 weights=(_part(state, "online.") if state else self.algorithm.online.get_weights()),
                 mean=moments[0],
                 var=moments[1],
@@ -301,10 +303,12 @@ class Core:
         moments = (self.normalizer.mean.copy(), self.normalizer.var.copy())
         result = self.algorithm.update(self._batch(sample, moments))
         self.last_update = result
-        if not result.finite:
+        # A step may ruin the weights with a finite loss and gradient; it cannot be skipped any more.
+        ruined = result.finite and not self.algorithm.finite()
+        if not result.finite or ruined:
             p.non_finite += 1
             p.non_finite_run += 1
-            if p.non_finite_run >= self.spec.divergence.patience:
+            if ruined or p.non_finite_run >= self.spec.divergence.patience:
                 self._roll_back()
             return
         p.non_finite_run = 0
@@ -320,6 +324,8 @@ class Core:
         if p.since_copy >= self.spec.divergence.copy_every:
             self._good, p.since_copy = (self.algorithm.state(), moments), 0
             p.diverged_version = -1
+        if not self.diverged:
+            p.latched = self.pacing.transitions
         if p.updates % self.spec.validation.evaluate_every == 0:
             self.evaluate()
         if self._on_update is not None:
@@ -337,6 +343,7 @@ class Core:
         p.rollbacks += 1
         p.non_finite_run = p.since_copy = 0
         p.diverged_version, p.diverged_updates = p.version, p.updates
+        p.latched = self.pacing.transitions
         if self._on_update is not None:
             self._on_update()
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jormungandr.columns import Columns
+from jormungandr.spec import FLOAT32_MAX
 
 __all__ = ["Item", "NStepWindows"]
 
@@ -132,6 +133,7 @@ class NStepWindows:
 
     def _item(self, steps: list[_Step]) -> Item:
         total = sum(self.gamma**k * step.reward for k, step in enumerate(steps))
+        total = min(max(total, -FLOAT32_MAX), FLOAT32_MAX)  # each reward is finite in float32
         first, last = steps[0], steps[-1]
         return Item(
             first.ordinal,

@@ -115,9 +115,21 @@ class Replay:
             self.arrays[name][slot] = value[keep:]
         self.arrays["generation"][slot] = generation
         self.ordinal[slot] = ordinal[keep:]
-        self.slot_of[ordinal[keep:] % self.capacity] = slot
+        self._index(slot)
         self.added += count
         self._set_priority(slot, np.full(len(slot), self.max_priority))
+
+    def _index(self, slot: NDArray[np.int64]) -> None:
+        """Enter what slots hold into `slot_of`.
+
+        A window that closes late brings an ordinal whose place a newer one has taken. The newer one
+        keeps it: of ordinals a capacity apart, only the newest can still be labelled.
+        """
+        slot = slot[np.argsort(self.ordinal[slot], kind="stable")]
+        place = self.ordinal[slot] % self.capacity
+        there = self.ordinal[self.slot_of[place]]
+        taken = (there % self.capacity == place) & (there > self.ordinal[slot])
+        self.slot_of[place[~taken]] = slot[~taken]
 
     def set_label(self, ordinal: int, label: int) -> bool:
         """Label the item that training transition `ordinal` started, if it is still here."""
@@ -205,5 +217,5 @@ class Replay:
         for name, array in self.arrays.items():
             array[:size] = state[name]
         self.ordinal[:size] = state["ordinal"]
-        self.slot_of[self.ordinal[:size] % self.capacity] = np.arange(size)
+        self._index(np.arange(size))
         self._set_priority(np.arange(size), self.arrays["priority"][:size].copy())

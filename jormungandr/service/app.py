@@ -148,7 +148,11 @@ async def _http_error(request: StarletteRequest, raised: Exception) -> Starlette
     status = raised.status_code if isinstance(raised, HTTPException) else 500
     path = request.scope["path"]
     error: JormungandrError = NotFound("path", "a path of protocol v1", path)
+    headers = {}
     if status == MethodNotAllowed.status:
-        error = MethodNotAllowed("method", "one that this path has", request.method)
+        here = [r for r in request.app.routes if r.path_regex.match(path)]
+        allowed = ", ".join(sorted(method for route in here for method in route.methods))
+        error = MethodNotAllowed("method", f"one of {allowed}", request.method)
+        headers["allow"] = allowed
     body = encode({"error": error.to_dict()})
-    return StarletteResponse(body, status_code=status, media_type="application/json")
+    return StarletteResponse(body, status, headers, media_type="application/json")

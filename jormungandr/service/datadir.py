@@ -9,6 +9,8 @@ import shutil
 import stat
 from pathlib import Path
 
+import apsw
+
 from jormungandr.errors import DataDirError
 from jormungandr.service.journal import Created, Journal
 from jormungandr.spec import ModelSpec
@@ -54,7 +56,7 @@ class DataDir:
             DataDirError: one cannot be opened; nothing is skipped silently.
         """
         folders = sorted(p for p in (self.path / "models").iterdir() if p.is_dir())
-        return [(folder, Journal(folder / "journal.db")) for folder in folders]
+        return [(folder, _open(folder / "journal.db")) for folder in folders]
 
     def create(
         self, model_id: str, generation: int, first_version: int, spec: ModelSpec
@@ -63,6 +65,7 @@ class DataDir:
         models = self.path / "models"
         folder = models / f"{model_id}.{generation}"
         building = models / f".{folder.name}"
+        shutil.rmtree(building, ignore_errors=True)  # of an attempt that failed
         building.mkdir()
         created = Created(model_id, generation, first_version, spec)
         Journal(building / "journal.db", created).close()
@@ -77,6 +80,13 @@ class DataDir:
     def close(self) -> None:
         """Free the lock."""
         self._lock.close()
+
+
+def _open(path: Path) -> Journal:
+    try:
+        return Journal(path)
+    except apsw.Error as error:
+        raise DataDirError(str(path), "a journal", error) from None
 
 
 def read_token(path: Path) -> str:

@@ -116,5 +116,6 @@ class Gateway:
         async with self._creating:
             model = self.model(model_id)
             del self._models[model_id]
-            self._past[model_id] = (model.generation, model.published_version)
             await model.delete()
+            # Not before: a policy that was on its way may have been published meanwhile.
+            self._past[model_id] = (model.generation, model.published_version)

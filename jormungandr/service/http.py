@@ -88,7 +88,7 @@ class JsonRoute:
             raise UnsupportedMediaType("Content-Encoding", "none", headers[b"content-encoding"])
         limit = LIMITS["json_body_bytes"]
         declared = headers.get(b"content-length", b"0")
-        if not declared.isdigit():
+        if not declared.isdigit() or len(declared) > 20:
             raise Malformed("Content-Length", "a number", declared)
         if int(declared) > limit:
             raise BodyTooLarge("body", f"at most {limit} bytes", int(declared), "send fewer rows")
@@ -109,9 +109,10 @@ async def answer(
     send: Send, status: int, content: Any, error: JormungandrError | None = None
 ) -> None:
     """Send a JSON answer."""
-    body = b"" if content is None else encode(content)
-    headers = [(b"content-length", str(len(body)).encode())]
-    if content is not None:
+    body, headers = b"", []
+    if content is not None:  # a 204 has no content, and says no length
+        body = encode(content)
+        headers.append((b"content-length", str(len(body)).encode()))
         headers.append((b"content-type", b"application/json"))
     if isinstance(error, TooManyRequests | Unavailable):
         headers.append((b"retry-after", b"1"))

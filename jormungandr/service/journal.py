@@ -119,6 +119,8 @@ def _durable(connection: apsw.Connection) -> None:
     if sys.platform == "darwin":
         connection.execute("PRAGMA fullfsync=ON").fetchall()
     connection.execute("PRAGMA wal_autocheckpoint=0").fetchall()
+    # A WAL that was moved shrinks when it is next written: `move_wal` goes by its size.
+    connection.execute("PRAGMA journal_size_limit=0").fetchall()
 
 
 class Journal:

@@ -119,6 +119,7 @@ class Model:
         receipt: LabelReceipt = await self._submit(
             lambda draft: self._admission.labels(labels, draft)
         )
+        self._process.start()  # a barrier on this receipt waits for it
         return receipt
 
     def _check_backlog(self) -> None:
@@ -273,8 +274,10 @@ class Model:
         if recorded is not None and recorded != digest:
             self._mismatched = version
             log.error("%s: policy %d is not the one recorded", self.model_id, version)
-        newest = self._published and version <= max(self._published)
-        if newest and not (recorded == digest and self.policy is None):
+        known = self._published and version <= max(self._published)
+        # One that was recorded is served again where its file was lost or damaged meanwhile.
+        newer = self.policy is None or version > self.policy.version
+        if known and not (recorded == digest and newer):
             return
         try:
             policy = PolicySnapshot.from_bytes(message["bytes"])
@@ -331,7 +334,7 @@ class Model:
             except CheckpointError as error:
                 log.error("%s: %s", path, error)
                 continue
-            if policy.digest() == self._published[policy.version]:
+            if policy.digest() == self._published[int(path.stem)]:
                 return policy
             log.error("%s: its digest is not the recorded one", path)
         return None

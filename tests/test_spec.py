@@ -1,0 +1,549 @@
+"""`ModelSpec`: defaults, presets, round trips, partial comparison, and every refusal."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from jormungandr.errors import (
+    InvalidInput,
+    InvalidType,
+    InvalidValue,
+    MissingField,
+    UnknownField,
+)
+from jormungandr.spec import MODEL_ID, ModelSpec, preset_names
+
+BASE: dict[str, Any] = {"observation": {"shape": [4]}, "actions": 2}
+
+#: The table of the architecture document, with the groups' further fields.
+DEFAULTS: dict[str, Any] = {
+    "observation": {
+        "features": None,
+        "shape": [4],
+        "dtype": "float32",
+        "normalize": True,
+        "clip": 10.0,
+    },
+    "actions": [{"label": "0", "value": 0}, {"label": "1", "value": 1}],
+    "algorithm": "c51",
+    "auxiliary": None,
+    "seed": 0,
+    "split_scope": "transition",
+    "threads": 1,
+    "c51": {
+        "atoms": 51,
+        "support": [-10.0, 10.0],
+        "hidden": [128, 128],
+        "gamma": 0.99,
+        "lr": 5e-4,
+        "adam_eps": 0.01 / 64,
+        "batch_size": 64,
+        "max_grad_norm": 10.0,
+        "target_interval": 200,
+        "n_step": 1,
+        "double": False,
+    },
+    "replay": {
+        "capacity": 100_000,
+        "alpha": 0.6,
+        "beta_start": 0.4,
+        "beta_updates": 100_000,
+        "priority_epsilon": 1e-6,
+        "is_normalizer": "batch",
+        "window_idle": 10_000,
+    },
+    "validation": {"capacity": 10_000, "evaluate_every": 100},
+    "pacing": {"learning_starts": 1_000, "updates_per_transition": 0.25, "max_backlog": 100_000},
+    "exploration": {"start": 1.0, "end": 0.05, "transitions": 10_000},
+    "staleness": {"max_policy_lag": None, "mode": "accept"},
+    "labels": {"pending_capacity": 100_000, "pending_expiry": 1_000_000},
+    "divergence": {"patience": 5, "copy_every": 100},
+}
+
+OU_NOTE: dict[str, Any] = {
+    **DEFAULTS,
+    "observation": {
+        **DEFAULTS["observation"],
+        "features": ["z", "dz", "position", "time_left"],
+    },
+    "actions": [
+        {"label": "SHORT", "value": -1},
+        {"label": "FLAT", "value": 0},
+        {"label": "LONG", "value": 1},
+    ],
+    "auxiliary": {"classes": ["DOWN", "FLAT", "UP"], "weight": 0.1},
+    "split_scope": "episode",
+    "c51": {
+        **DEFAULTS["c51"],
+        "support": [-8.0, 8.0],
+        "gamma": 0.98,
+        "hidden": [64, 64],
+        "target_interval": 60,
+    },
+    "validation": {"capacity": 10_000, "evaluate_every": 11},
+    "pacing": {"learning_starts": 1_000, "updates_per_transition": 1.0, "max_backlog": 100_000},
+    "exploration": {"start": 1.0, "end": 0.1, "transitions": 1_344},
+}
+
+
+def nested(path: str, value: Any) -> dict[str, Any]:
+    """Return the base specification with `value` at a dotted path."""
+    group, _, field = path.partition(".")
+    return {**BASE, group: {**BASE.get(group, {}), field: value} if field else value}
+
+
+# -- what a spec is -----------------------------------------------------------------------------
+
+
+def test_defaults() -> None:
+    """The defaults are those of the architecture document's table."""
+    assert ModelSpec.from_dict(BASE).to_dict() == DEFAULTS
+
+
+def test_preset_ou_note() -> None:
+    """The preset `ou-note` is the release note's experiment."""
+    assert ModelSpec.preset("ou-note").to_dict() == OU_NOTE
+    assert preset_names() == ["ou-note"]
+
+
+def test_preset_overrides_group_by_group() -> None:
+    """A keyword overrides one field of a group and leaves its other fields the preset's."""
+    spec = ModelSpec.preset("ou-note", seed=7, c51={"gamma": 0.5}).to_dict()
+
+    assert spec == {**OU_NOTE, "seed": 7, "c51": {**OU_NOTE["c51"], "gamma": 0.5}}
+
+
+def test_preset_inside_a_dict() -> None:
+    """The JSON form names a preset too, so that a service can be asked for one with changes."""
+    given = {"preset": "ou-note", "pacing": {"learning_starts": 10}}
+
+    assert ModelSpec.from_dict(given) == ModelSpec.preset("ou-note", pacing={"learning_starts": 10})
+
+
+def test_override_of_an_observation_replaces_it_whole() -> None:
+    """A new shape does not inherit the preset's feature names."""
+    spec = ModelSpec.preset("ou-note", observation={"shape": [7]})
+
+    assert (spec.observation.shape, spec.observation.features) == ((7,), None)
+
+
+def test_presets_are_not_changed_by_use() -> None:
+    """Overriding a preset once does not change it for the next user."""
+    ModelSpec.preset("ou-note", c51={"gamma": 0.1}, auxiliary={"classes": ["a", "b"]})
+
+    assert ModelSpec.preset("ou-note").to_dict() == OU_NOTE
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        BASE,
+        {"preset": "ou-note"},
+        {**BASE, "actions": [{"label": "left", "value": "L"}, {"label": "right", "value": 0.5}]},
+        {**BASE, "auxiliary": {"classes": ["x", "y"]}, "seed": 2**63 - 1},
+        {**BASE, "c51": {"hidden": [3, 5], "adam_eps": 1e-8, "support": [0, 1]}},
+        {**BASE, "staleness": {"max_policy_lag": 0, "mode": "drop"}},
+        {**BASE, "pacing": {"updates_per_transition": 0.1}},
+    ],
+    ids=range(7),
+)
+def test_round_trip(given: dict[str, Any]) -> None:
+    """The JSON form of a resolved spec restores the very same spec."""
+    spec = ModelSpec.from_dict(given)
+
+    assert ModelSpec.from_dict(spec.to_dict()) == spec
+    assert ModelSpec.from_dict(spec.to_dict()).to_dict() == spec.to_dict()
+
+
+def test_support_may_begin_at_zero() -> None:
+    """Zero is a bound like any other, and does not mean "unset"."""
+    assert ModelSpec.from_dict(nested("c51.support", [0, 500])).c51.support == (0.0, 500.0)
+
+
+def test_features_give_the_shape() -> None:
+    """Naming the features is enough."""
+    spec = ModelSpec.from_dict({"observation": {"features": ["x", "y", "z"]}, "actions": 2})
+
+    assert spec.observation.shape == (3,)
+
+
+def test_hidden_as_an_integer_means_two_layers() -> None:
+    """One number is the width of both layers."""
+    assert ModelSpec.from_dict(nested("c51.hidden", 64)).c51.layers == (64, 64)
+
+
+def test_adam_epsilon_follows_the_batch_size() -> None:
+    """Unless given, Adam's epsilon is 0.01 / batch_size."""
+    assert ModelSpec.from_dict(nested("c51.batch_size", 32)).c51.adam_eps == 0.01 / 32
+
+
+@pytest.mark.parametrize(
+    ("transitions", "epsilon"), [(0, 1.0), (5_000, 0.525), (10_000, 0.05), (10**9, 0.05)]
+)
+def test_exploration_schedule(transitions: int, epsilon: float) -> None:
+    """Epsilon falls linearly, reaches its end exactly, and stays there."""
+    assert ModelSpec.from_dict(BASE).exploration.epsilon(transitions) == epsilon
+
+
+def test_frozen() -> None:
+    """A spec cannot be changed under the learner that was built from it."""
+    spec = ModelSpec.from_dict(BASE)
+    with pytest.raises(AttributeError):
+        spec.seed = 1  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("model_id", "good"),
+    [
+        ("ou", True),
+        ("0_a-b", True),
+        ("a" * 63, True),
+        ("", False),
+        ("a" * 64, False),
+        ("-a", False),
+        ("A", False),
+        ("a/b", False),
+        ("..", False),
+        ("a\n", False),
+        ("é", False),
+    ],
+)
+def test_model_id_grammar(model_id: str, good: bool) -> None:
+    """Model ids are safe in a URL and as a folder name."""
+    assert (MODEL_ID.fullmatch(model_id) is not None) == good
+
+
+# -- what is refused ----------------------------------------------------------------------------
+
+OUT_OF_RANGE: list[tuple[str, Any, str]] = [
+    ("observation.shape", [], "one axis of at least one element"),
+    ("observation.shape", [0], "one axis of at least one element"),
+    ("observation.shape", [2, 3], "one axis of at least one element"),
+    ("observation.clip", 0, "a number > 0"),
+    ("observation.clip", float("inf"), "a number > 0"),
+    ("observation.clip", float("nan"), "a number > 0"),
+    ("actions", 0, "1..4096"),
+    ("actions", 4097, "1..4096"),
+    ("actions", [], "1..4096 of them"),
+    ("seed", -1, "0..2**63-1"),
+    ("seed", 2**63, "0..2**63-1"),
+    ("threads", 0, "1..1024"),
+    ("threads", 1025, "1..1024"),
+    ("c51.atoms", 1, "2..1001"),
+    ("c51.atoms", 1002, "2..1001"),
+    ("c51.support", [1.0, 1.0], "[lowest, highest], finite and increasing"),
+    ("c51.support", [2.0, 1.0], "[lowest, highest], finite and increasing"),
+    ("c51.support", [float("-inf"), 1.0], "[lowest, highest], finite and increasing"),
+    ("c51.support", [0.0, float("nan")], "[lowest, highest], finite and increasing"),
+    ("c51.hidden", 0, "two layers of 1..4096 units"),
+    ("c51.hidden", 4097, "two layers of 1..4096 units"),
+    ("c51.hidden", [8], "two layers of 1..4096 units"),
+    ("c51.hidden", [8, 8, 8], "two layers of 1..4096 units"),
+    ("c51.gamma", -0.01, "0..1"),
+    ("c51.gamma", 1.01, "0..1"),
+    ("c51.gamma", float("nan"), "0..1"),
+    ("c51.lr", 0, "a number > 0"),
+    ("c51.lr", float("inf"), "a number > 0"),
+    ("c51.adam_eps", 0, "> 0"),
+    ("c51.adam_eps", float("inf"), "> 0"),
+    ("c51.batch_size", 0, "1..65536"),
+    ("c51.batch_size", 65_537, "1..65536"),
+    ("c51.max_grad_norm", 0, "a number > 0"),
+    ("c51.max_grad_norm", float("inf"), "a number > 0"),
+    ("c51.max_grad_norm", float("nan"), "a number > 0"),
+    ("c51.target_interval", 0, ">= 1"),
+    ("c51.n_step", 0, "1..256"),
+    ("c51.n_step", 257, "1..256"),
+    ("replay.capacity", 0, "1..1e8"),
+    ("replay.capacity", 100_000_001, "1..1e8"),
+    ("replay.alpha", -0.1, "0..2"),
+    ("replay.alpha", 2.1, "0..2"),
+    ("replay.beta_start", -0.1, "0..1"),
+    ("replay.beta_start", 1.1, "0..1"),
+    ("replay.beta_updates", 0, ">= 1"),
+    ("replay.priority_epsilon", 0, "a number > 0"),
+    ("replay.priority_epsilon", float("inf"), "a number > 0"),
+    ("replay.window_idle", 0, ">= 1"),
+    ("validation.capacity", 0, "1..1e7"),
+    ("validation.capacity", 10_000_001, "1..1e7"),
+    ("validation.evaluate_every", 0, ">= 1"),
+    ("pacing.learning_starts", -1, ">= 0"),
+    ("pacing.updates_per_transition", -0.1, "0..1000"),
+    ("pacing.updates_per_transition", 1000.1, "0..1000"),
+    ("pacing.updates_per_transition", float("nan"), "0..1000"),
+    ("pacing.max_backlog", 0, ">= 1"),
+    ("exploration.start", 1.1, "0..1"),
+    ("exploration.end", -0.1, "0..1"),
+    ("exploration.transitions", 0, ">= 1"),
+    ("staleness.max_policy_lag", -1, ">= 0 or null"),
+    ("labels.pending_capacity", -1, ">= 0"),
+    ("labels.pending_expiry", 0, ">= 1"),
+    ("divergence.patience", 0, ">= 1"),
+    ("divergence.copy_every", 0, ">= 1"),
+]
+
+
+@pytest.mark.parametrize(
+    ("where", "value", "expected"),
+    OUT_OF_RANGE,
+    ids=[f"{where}={value}" for where, value, _ in OUT_OF_RANGE],
+)
+def test_range(where: str, value: Any, expected: str) -> None:
+    """Every number outside its range is refused with its path, the range, and what was given."""
+    with pytest.raises(InvalidValue) as caught:
+        ModelSpec.from_dict(nested(where, value))
+
+    assert (caught.value.where, caught.value.expected) == (where, expected)
+    assert caught.value.got != ""
+
+
+def test_every_number_has_its_range_tested() -> None:
+    """The table above forgets no numeric field of any group."""
+    numeric = {
+        f"{group}.{field}" if isinstance(fields, dict) else group
+        for group, fields in DEFAULTS.items()
+        for field, value in (fields.items() if isinstance(fields, dict) else [("", fields)])
+        if isinstance(value, int | float | list) and not isinstance(value, bool)
+    }
+
+    assert numeric - {where for where, _, _ in OUT_OF_RANGE} == set()
+
+
+REFUSED: list[tuple[dict[str, Any], type[InvalidInput], str]] = [
+    ({"actions": 2}, MissingField, "spec.observation"),
+    ({"observation": {"shape": [4]}}, MissingField, "spec.actions"),
+    ({**BASE, "sead": 1}, UnknownField, "spec.sead"),
+    (nested("c51.leaning_rate", 1), UnknownField, "spec.c51.leaning_rate"),
+    ({**BASE, "algorithm": "ppo"}, InvalidValue, "spec.algorithm"),
+    ({**BASE, "split_scope": "batch"}, InvalidValue, "spec.split_scope"),
+    (nested("replay.is_normalizer", "max"), InvalidValue, "spec.replay.is_normalizer"),
+    (nested("staleness.mode", "maybe"), InvalidValue, "spec.staleness.mode"),
+    (nested("observation.dtype", "float64"), InvalidValue, "spec.observation.dtype"),
+    ({**BASE, "seed": 1.5}, InvalidType, "spec.seed"),
+    ({**BASE, "seed": True}, InvalidType, "spec.seed"),
+    ({**BASE, "actions": "two"}, InvalidType, "spec.actions"),
+    (nested("c51.double", 1), InvalidType, "spec.c51.double"),
+    (nested("c51.gamma", "0.9"), InvalidType, "spec.c51.gamma"),
+    (nested("c51.support", [0.0]), InvalidInput, "spec.c51.support"),
+    ({**BASE, "c51": None}, InvalidType, "spec.c51"),
+    ({**BASE, "c51": [1]}, InvalidType, "spec.c51"),
+    ({**BASE, "actions": [{"label": "x"}]}, MissingField, "spec.actions[0].value"),
+    ({**BASE, "actions": [{"label": "x", "value": None}]}, InvalidType, "spec.actions[0].value"),
+    ({**BASE, "actions": [{"label": "x", "value": 1}] * 2}, InvalidValue, "actions"),
+    ({"observation": {}, "actions": 2}, InvalidValue, "observation.shape"),
+    ({"observation": {"features": []}, "actions": 2}, InvalidValue, "observation.features"),
+    ({"observation": {"features": ["x", "x"]}, "actions": 2}, InvalidValue, "observation.features"),
+    (
+        {"observation": {"features": ["x"], "shape": [2]}, "actions": 2},
+        InvalidValue,
+        "observation.shape",
+    ),
+    ({"observation": {"features": "xy"}, "actions": 2}, InvalidType, "spec.observation.features"),
+    ({**BASE, "auxiliary": {}}, MissingField, "spec.auxiliary.classes"),
+    ({**BASE, "auxiliary": {"classes": ["one"]}}, InvalidValue, "auxiliary.classes"),
+    ({**BASE, "auxiliary": {"classes": ["x", "x"]}}, InvalidValue, "auxiliary.classes"),
+    (
+        {**BASE, "auxiliary": {"classes": ["x", "y"], "weight": -1}},
+        InvalidValue,
+        "auxiliary.weight",
+    ),
+    ({**BASE, "preset": "ou"}, InvalidValue, "preset"),
+    ({**BASE, "preset": None}, InvalidValue, "preset"),
+    ({**BASE, "preset": ["ou-note"]}, InvalidValue, "preset"),
+    ({**BASE, 1: 2}, InvalidInput, "spec"),  # type: ignore[dict-item]
+    ({**BASE, "seed": 10**5000}, InvalidValue, "seed"),
+]
+
+
+@pytest.mark.parametrize(("given", "error", "where"), REFUSED, ids=range(len(REFUSED)))
+def test_refused(given: dict[str, Any], error: type[InvalidInput], where: str) -> None:
+    """A wrong name, type or choice is refused by the class that says which, with its path."""
+    with pytest.raises(error) as caught:
+        ModelSpec.from_dict(given)
+
+    assert caught.value.where == where
+    assert caught.value.expected != ""
+
+
+@pytest.mark.parametrize("given", [None, [], "ou-note", 3])
+def test_not_an_object(given: Any) -> None:
+    """Something else than an object is refused in our own words."""
+    with pytest.raises(InvalidType, match="spec: expected an object"):
+        ModelSpec.from_dict(given)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_action_value_must_survive_json(value: float) -> None:
+    """JSON has no NaN: a value that would be lost on the way to a checkpoint is refused at once."""
+    with pytest.raises(InvalidValue, match="value: expected a finite number"):
+        ModelSpec.from_dict({**BASE, "actions": [{"label": "x", "value": value}]})
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"observation": {"features": ["\ud800"]}, "actions": 2},
+        {**BASE, "actions": [{"label": "\ud800", "value": 1}]},
+        {**BASE, "actions": [{"label": "x", "value": "\ud800"}]},
+        {**BASE, "auxiliary": {"classes": ["\ud800", "x"]}},
+    ],
+)
+def test_names_must_be_utf8(given: dict[str, Any]) -> None:
+    """A name that cannot be written to a checkpoint is refused at once."""
+    with pytest.raises(InvalidValue, match="UTF-8"):
+        ModelSpec.from_dict(given)
+
+
+@pytest.mark.parametrize(
+    "support", [[-1e39, 1e39], [-1e308, 1e308], [-3e38, 3e38], [1e9, 1e9 + 1.0]]
+)
+def test_support_must_be_distinct_atoms_in_float32(support: list[float]) -> None:
+    """Atoms that overflow or coincide in float32, the dtype of the network, are refused."""
+    with pytest.raises(InvalidValue, match=r"c51\.support: expected .* in float32"):
+        ModelSpec.from_dict(nested("c51.support", support))
+
+
+# -- comparing with an existing model -----------------------------------------------------------
+
+STORED = ModelSpec.preset("ou-note", c51={"batch_size": 32})
+
+
+@pytest.mark.parametrize(
+    ("given", "paths"),
+    [
+        ({}, []),
+        ({"preset": "ou-note"}, []),
+        (STORED.to_dict(), []),
+        ({"seed": 0}, []),
+        ({"seed": 1}, ["seed"]),
+        ({"c51": {}}, []),
+        ({"c51": {"gamma": 0.98}}, []),
+        ({"c51": {"gamma": 0.9, "atoms": 51, "lr": 1e-3}}, ["c51.gamma", "c51.lr"]),
+        ({"c51": {"hidden": 64}}, []),
+        ({"c51": {"hidden": [64, 64]}}, []),
+        ({"c51": {"hidden": 65}}, ["c51.hidden"]),
+        ({"c51": {"support": [-8, 8]}}, []),
+        ({"c51": {"adam_eps": 0.01 / 32}}, []),
+        ({"c51": {"adam_eps": None}}, []),
+        ({"auxiliary": None}, ["auxiliary"]),
+        ({"auxiliary": {"weight": 0.1}}, []),
+        ({"auxiliary": {"weight": 0.2}}, ["auxiliary.weight"]),
+        ({"actions": 3}, ["actions"]),
+        ({"actions": 2}, ["actions"]),
+        ({"observation": {"shape": [4]}}, []),
+        ({"observation": {"shape": [5]}}, ["observation.shape"]),
+        ({"observation": {"features": ["z", "dz", "position", "time_left"]}}, []),
+        (
+            {"observation": {"features": ["dz", "z", "position", "time_left"]}},
+            ["observation.features"],
+        ),
+        ({"observation": {"features": ["z"]}}, ["observation.features"]),
+        ({"observation": {"clip": 10.0}}, []),
+        ({"observation": {"clip": 5.0, "normalize": True}}, ["observation.clip"]),
+        ({"split_scope": "transition", "seed": 3}, ["split_scope", "seed"]),
+        ({"preset": "ou-note", "c51": {"gamma": 0.5}}, ["c51.gamma"]),
+        ({"staleness": {"max_policy_lag": 3}}, ["staleness.max_policy_lag"]),
+    ],
+    ids=str,
+)
+def test_mismatches(given: dict[str, Any], paths: list[str]) -> None:
+    """Only what is given is compared, once resolved, and what differs is named by its path."""
+    assert sorted(STORED.mismatches(given)) == sorted(paths)
+
+
+def test_mismatches_with_a_preset() -> None:
+    """A preset is compared whole, its observation and actions too."""
+    other = ModelSpec.preset("ou-note", observation={"shape": [7]}, actions=2, seed=1)
+
+    assert sorted(other.mismatches({"preset": "ou-note"})) == ["actions", "observation.features"]
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ({"c51": {"nope": 1}}, UnknownField),
+        ({"seed": "0"}, InvalidType),
+        ({"preset": "nope"}, InvalidValue),
+        (None, InvalidType),
+        ([], InvalidType),
+    ],
+)
+def test_mismatches_refuses_nonsense(given: Any, error: type[InvalidInput]) -> None:
+    """What is no partial spec is bad input, rather than a mismatch or a crash."""
+    with pytest.raises(error):
+        STORED.mismatches(given)
+
+
+# -- from an environment ------------------------------------------------------------------------
+
+
+class SpacesOnly(gymnasium.Env[Any, Any]):
+    """An environment that has nothing but spaces."""
+
+    def __init__(self, observation: spaces.Space[Any], action: spaces.Space[Any]) -> None:
+        self.observation_space, self.action_space = observation, action
+
+
+BOX = spaces.Box(-1, 1, (3,))
+
+
+def test_for_env_cartpole() -> None:
+    """CartPole's spaces become four elements and two actions; keywords are further fields."""
+    with gymnasium.make("CartPole-v1") as env:
+        spec = ModelSpec.for_env(env, seed=3, c51={"support": [0, 100]})
+
+    assert spec == ModelSpec.from_dict({**BASE, "seed": 3, "c51": {"support": [0, 100]}})
+
+
+def test_for_env_vector() -> None:
+    """A vector environment is described by its single spaces."""
+    envs = gymnasium.make_vec("CartPole-v1", num_envs=3, vectorization_mode="sync")
+    try:
+        assert ModelSpec.for_env(envs) == ModelSpec.from_dict(BASE)  # type: ignore[arg-type]
+    finally:
+        envs.close()
+
+
+def test_for_env_integer_box() -> None:
+    """An integer Box is a Box: observations are cast to float32."""
+    env = SpacesOnly(spaces.Box(0, 255, (6,), dtype=np.uint8), spaces.Discrete(5))
+    spec = ModelSpec.for_env(env)
+
+    assert (spec.observation.shape, len(spec.action_set)) == ((6,), 5)
+
+
+@pytest.mark.parametrize(
+    ("env", "where"),
+    [
+        (SpacesOnly(spaces.Discrete(4), spaces.Discrete(2)), "observation_space"),
+        (SpacesOnly(spaces.Box(0, 1, (2, 2)), spaces.Discrete(2)), "observation_space"),
+        (SpacesOnly(spaces.Box(0, 1, ()), spaces.Discrete(2)), "observation_space"),
+        (SpacesOnly(spaces.Dict({"x": BOX}), spaces.Discrete(2)), "observation_space"),
+        (SpacesOnly(BOX, BOX), "action_space"),
+        (SpacesOnly(BOX, spaces.MultiDiscrete([2, 2])), "action_space"),
+        (SpacesOnly(BOX, spaces.Discrete(2, start=1)), "action_space"),
+    ],
+    ids=range(7),
+)
+def test_for_env_unsupported_spaces(env: SpacesOnly, where: str) -> None:
+    """A space this version cannot learn on is refused by name."""
+    with pytest.raises(InvalidValue, match=rf"^{re.escape(where)}: expected a ") as caught:
+        ModelSpec.for_env(env)
+
+    assert caught.value.where == where
+
+
+def test_learner_takes_a_dict_or_a_spec(small: Callable[..., ModelSpec]) -> None:
+    """`Learner` resolves the JSON form itself."""
+    from jormungandr import Learner
+
+    assert Learner(small().to_dict()).spec == small()
+    with pytest.raises(InvalidType, match="spec: expected an object"):
+        Learner(None)  # type: ignore[arg-type]

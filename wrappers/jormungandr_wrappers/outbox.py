@@ -1,0 +1,98 @@
+"""`Outbox`: transitions on their way to an endpoint, kept until it has answered for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from jormungandr.errors import InvalidType, InvalidValue, JormungandrError
+from jormungandr.protocol import LIMITS, Endpoint, Receipt, Transition
+
+__all__ = ["Outbox"]
+
+#: Bytes of one transition as JSON: its ids and field names, and one number of an observation.
+ROW_BYTES, NUMBER_BYTES = 800, 24
+
+
+class Outbox:
+    """Gather transitions into batches, and drop none before its receipt.
+
+    A transition whose receipt got lost on the way is sent again; the endpoint knows its identity
+    and counts it as `duplicate`. So sending again is always safe.
+
+    Args:
+        endpoint: takes the transitions.
+        batch_size: transitions to gather before they are sent, at least 1.
+    """
+
+    def __init__(self, endpoint: Endpoint, batch_size: int) -> None:
+        if not callable(getattr(endpoint, "add", None)):
+            expected = "an Endpoint, such as Learner or RemoteLearner"
+            raise InvalidType("endpoint", expected, type(endpoint).__name__)
+        if batch_size < 1:
+            raise InvalidValue("batch_size", ">= 1", batch_size)
+        self.endpoint, self.batch_size = endpoint, batch_size
+        #: Of everything sent so far: counts added up, and the last lsn, version and generation.
+        self.receipt = Receipt(
+            accepted=0, duplicate=0, stale_dropped=0, lsn=0, policy_version=-1, generation=0
+        )
+        self._unsent: list[Transition] = []
+
+    @property
+    def unsent(self) -> tuple[Transition, ...]:
+        """Transitions without a receipt, oldest first."""
+        return tuple(self._unsent)
+
+    def put(self, transitions: Iterable[Transition]) -> None:
+        """Take transitions, and send all there are once they make a batch.
+
+        Raises:
+            JormungandrError: the endpoint's own; what it has not receipted stays in `unsent`.
+        """
+        self._unsent.extend(transitions)
+        if len(self._unsent) >= self.batch_size:
+            self.flush()
+
+    def flush(self) -> Receipt:
+        """Send all there are, in as few requests as the limits allow, and return `receipt`.
+
+        Raises:
+            JormungandrError: the endpoint's own; what it has not receipted stays in `unsent`.
+        """
+        while self._unsent:
+            batch = self._unsent[: _per_request(self._unsent[0])]
+            got = self.endpoint.add(batch)
+            del self._unsent[: len(batch)]
+            total = self.receipt
+            self.receipt = Receipt(
+                accepted=total.accepted + got.accepted,
+                duplicate=total.duplicate + got.duplicate,
+                stale_dropped=total.stale_dropped + got.stale_dropped,
+                lsn=got.lsn,
+                policy_version=got.policy_version,
+                generation=got.generation,
+            )
+        return self.receipt
+
+    def flush_after(self, error: BaseException | None) -> None:
+        """Send what is left when a block is done, or left by an error that is not an endpoint's.
+
+        After an endpoint's error another attempt would most likely wait as long and fail again; an
+        interrupt should not wait at all. Either way the transitions stay in `unsent`.
+        """
+        if error is None or (
+            isinstance(error, Exception) and not isinstance(error, JormungandrError)
+        ):
+            self.flush()
+
+    def discard(self) -> tuple[Transition, ...]:
+        """Give up what is unsent and return it, when the endpoint refuses it for good."""
+        dropped, self._unsent = tuple(self._unsent), []
+        return dropped
+
+
+def _per_request(row: Transition) -> int:
+    """Return how many transitions like this one surely fit a request, even as JSON."""
+    size = ROW_BYTES + 2 * NUMBER_BYTES * int(np.size(row.observation))
+    return max(1, min(LIMITS["transitions_per_request"], LIMITS["json_body_bytes"] // size))

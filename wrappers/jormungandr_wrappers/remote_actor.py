@@ -1,0 +1,242 @@
+"""`RemoteActor`: act → step → add, for one Gymnasium environment over any endpoint."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import numpy as np
+from numpy.typing import NDArray
+
+from jormungandr.errors import InvalidValue
+from jormungandr.protocol import Endpoint, Receipt, Split
+from jormungandr_wrappers.checks import check_kind, check_spaces, check_split
+from jormungandr_wrappers.episode import Choice, Episode, LabelValue, new_run, plain
+from jormungandr_wrappers.outbox import Outbox
+
+__all__ = ["EpisodeResult", "RemoteActor", "RunResult"]
+
+
+@dataclass(frozen=True)
+class EpisodeResult:
+    """What one episode came to.
+
+    Args:
+        episode_id: under which its transitions were submitted.
+        total_reward: undiscounted sum of its rewards.
+        length: steps.
+        terminated, truncated: how it ended.
+        info: what the environment's last step told, such as OUSpread's ``reference_return``.
+        first_version, last_version: policy versions that chose its first and its last action.
+    """
+
+    episode_id: str
+    total_reward: float
+    length: int
+    terminated: bool
+    truncated: bool
+    info: dict[str, Any]
+    first_version: int
+    last_version: int
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What one call of `RemoteActor.run` came to.
+
+    Args:
+        episodes: those that ended in it, in order.
+        transitions: steps taken, those of unfinished episodes included.
+        receipt: what became of all that the actor has sent, in this and earlier runs; when
+            ``endpoint.wait(result.receipt.lsn)`` returns, the learner has applied it.
+    """
+
+    episodes: tuple[EpisodeResult, ...]
+    transitions: int
+    receipt: Receipt
+
+    @property
+    def lsn(self) -> int:
+        """Position in the journal by which everything sent is durable."""
+        return self.receipt.lsn
+
+    @property
+    def returns(self) -> NDArray[np.float64]:
+        """Undiscounted return of each episode, (episodes,)."""
+        return np.array([e.total_reward for e in self.episodes], dtype=np.float64)
+
+
+@dataclass
+class _Running:
+    """An episode that is being played."""
+
+    episode: Episode
+    observation: NDArray[Any]
+    label: LabelValue
+    total_reward: float = 0.0
+    first_version: int = -1
+
+
+class RemoteActor:
+    """Play an environment with an endpoint's policy and submit what happens.
+
+    Episode n is called ``{run}-0-{n}``: an actor that is stopped and started again, under the same
+    `actor_id`, begins new episodes and contradicts nothing it sent before.
+
+    Args:
+        env: with a Box to see and a Discrete from 0 to choose from.
+        endpoint: a `RemoteLearner`, a `Learner`, or another `Endpoint`.
+        actor_id: who acts; 1-128 bytes of UTF-8.
+        split: ``train`` or ``validation``.
+        label_key: the info's key of the auxiliary class of the observation it comes with; with
+            OUSpread ``"drift_label"``. None records no labels.
+        batch_size: transitions to gather before they are sent.
+        flush_at_end: send what there is when an episode ends; a run sends the rest when it is done.
+        run: first part of the episode ids; None draws 64 random bits.
+
+    Raises:
+        InvalidInput: (one of its classes) an argument of the wrong kind, or an environment whose
+            spaces cannot be recorded.
+
+    Example:
+        >>> import gymnasium as gym
+        >>> from jormungandr import Learner, ModelSpec
+        >>> learner = Learner(ModelSpec.preset("ou-note"))
+        >>> actor = RemoteActor(gym.make("OUSpread-v0"), learner, actor_id="a1")
+        >>> result = actor.run(episodes=2, seed=0)
+        >>> [episode.length for episode in result.episodes], len(learner.replay)
+        ([48, 48], 96)
+    """
+
+    def __init__(
+        self,
+        env: gymnasium.Env[Any, Any],
+        endpoint: Endpoint,
+        *,
+        actor_id: str,
+        split: Split = "train",
+        label_key: str | None = None,
+        batch_size: int = 64,
+        flush_at_end: bool = True,
+        run: str | None = None,
+    ) -> None:
+        check_kind(env, gymnasium.Env, "env", "VectorRecorder takes a vector environment")
+        check_spaces(env.observation_space, env.action_space)
+        (self.split,) = check_split(split, 1)
+        self.env, self.actor_id = env, actor_id
+        self._label_key, self._flush_at_end = label_key, flush_at_end
+        #: What was recorded and not yet sent, and the receipts of what was.
+        self.outbox = Outbox(endpoint, batch_size)
+        self._run = new_run() if run is None else run
+        self._begun = 0
+        self._running: _Running | None = None
+
+    def flush(self) -> Receipt:
+        """Send what an error or an interrupt left, and return what became of all that was sent.
+
+        Raises:
+            JormungandrError: the endpoint's own; what it has not receipted is kept.
+        """
+        return self.outbox.flush()
+
+    def run(
+        self,
+        episodes: int | None = None,
+        steps: int | None = None,
+        *,
+        seed: int | None = None,
+        deterministic: bool | None = None,
+        epsilon: float | None = None,
+    ) -> RunResult:
+        """Play until so many episodes have ended, or so many steps were taken; then send the rest.
+
+        An episode that `steps` leaves unfinished goes on in the next run. So does one that an error
+        of the endpoint interrupted: no transition is lost, and the next run sends what is left. An
+        error of the environment breaks the episode off, and the next run begins another.
+
+        Args:
+            episodes: this or `steps`, at least 1.
+            steps: this or `episodes`, at least 1.
+            seed: begins a new episode, with this seed; the environment's generator makes the later
+                ones. None goes on with both.
+            deterministic: take the best action always; None does so in the validation split.
+            epsilon: probability of a random action; None is the model's exploration schedule.
+
+        Raises:
+            InvalidValue: not exactly one of `episodes` and `steps`, or less than 1 of it.
+            JormungandrError: the endpoint's own.
+        """
+        if (episodes is None) == (steps is None):
+            raise InvalidValue("run", "episodes or steps, one of them", f"{episodes} and {steps}")
+        for name, value in (("episodes", episodes), ("steps", steps)):
+            if value is not None and value < 1:
+                raise InvalidValue(name, ">= 1", value)
+        if deterministic is None:
+            deterministic = self.split == "validation"
+        if seed is not None:
+            self._running = None
+        done: list[EpisodeResult] = []
+        taken = 0
+        try:
+            while taken != steps and len(done) != episodes:
+                if self._running is None:
+                    self._running = self._begin(seed)
+                    seed = None
+                result = self._step(self._running, deterministic, epsilon)
+                taken += 1
+                if result is not None:
+                    done.append(result)
+                    if self._flush_at_end:
+                        self.outbox.flush()
+        except BaseException as error:
+            self.outbox.flush_after(error)
+            raise
+        return RunResult(tuple(done), taken, self.outbox.flush())
+
+    def _begin(self, seed: int | None) -> _Running:
+        """Reset the environment and begin an episode."""
+        observation, info = self.env.reset(seed=seed)
+        number, self._begun = self._begun, self._begun + 1
+        episode = Episode(
+            actor_id=self.actor_id, episode_id=f"{self._run}-0-{number}", split=self.split
+        )
+        return _Running(episode, np.array(observation), self._label(info))
+
+    def _step(
+        self, now: _Running, deterministic: bool, epsilon: float | None
+    ) -> EpisodeResult | None:
+        """Take one step; return the episode's result if that was its last."""
+        reply = self.outbox.endpoint.act(
+            now.observation[None], deterministic=deterministic, epsilon=epsilon
+        )
+        choice = Choice(reply.actions[0].index, reply.policy_version, reply.behavior_prob[0])
+        self._running = None  # unless the environment gets through the step
+        observation, reward, terminated, truncated, info = self.env.step(choice.action)
+        after = np.array(observation)
+        row = now.episode.transition(
+            now.observation, choice, float(reward), after, terminated, truncated, now.label
+        )
+        if row.timestep == 0:
+            now.first_version = choice.policy_version
+        now.total_reward += row.reward
+        now.observation, now.label = after, self._label(info)
+        over = now.episode.over
+        self._running = None if over else now
+        self.outbox.put([row])
+        if not over:
+            return None
+        return EpisodeResult(
+            episode_id=now.episode.episode_id,
+            total_reward=now.total_reward,
+            length=now.episode.timestep,
+            terminated=row.terminated,
+            truncated=row.truncated,
+            info=dict(info),
+            first_version=now.first_version,
+            last_version=choice.policy_version,
+        )
+
+    def _label(self, info: dict[str, Any]) -> LabelValue:
+        """Return the label of the observation that came with `info`."""
+        return None if self._label_key is None else plain(info.get(self._label_key))

@@ -1,0 +1,218 @@
+"""`VectorRecorder`: a Gymnasium vector environment whose every transition reaches an endpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
+from numpy.typing import ArrayLike, NDArray
+
+from jormungandr.errors import ActionRange, InvalidValue, ShapeMismatch
+from jormungandr.protocol import Endpoint, InferenceReply, Receipt, Split
+from jormungandr_wrappers.checks import check_kind, check_spaces, check_split
+from jormungandr_wrappers.episode import Choice
+from jormungandr_wrappers.episodes import Episodes
+from jormungandr_wrappers.outbox import Outbox
+
+__all__ = ["VectorRecorder"]
+
+if TYPE_CHECKING:
+    _Wrapper = VectorWrapper[Any, Any, Any, Any, Any]
+else:  # generic only in newer versions of Gymnasium
+    _Wrapper = VectorWrapper
+
+
+class VectorRecorder(_Wrapper):
+    """Record a vector environment's transitions and submit them; it steps as it did without.
+
+    All three autoreset modes are known; the rows that only report a reset are left out, and an
+    ended episode keeps its true last observation. Every sub-environment has the same `actor_id`;
+    episode ids ``{run}-{sub-environment}-{n}`` tell them apart, also from those of another run. An
+    episode that `reset` breaks off stays without an end.
+
+    An error of the endpoint leaves through whichever call met it; nothing is lost. When `step`
+    raises one, the environment has moved: the results are in `last_step`, the transitions in
+    ``outbox.unsent``, and `flush` tries again.
+
+    Args:
+        vector_env: with a Box to see and a Discrete from 0 to choose from.
+        endpoint: a `Learner`, a `RemoteLearner`, or another `Endpoint`.
+        actor_id: who acts; 1-128 bytes of UTF-8.
+        split: ``train`` or ``validation``, or one of them per sub-environment.
+        label_key: the infos' key of the auxiliary class of the observation they come with; with
+            OUSpread ``"drift_label"``. None records no labels.
+        batch_size: transitions to gather before they are sent. 1 sends after every vector step, so
+            that a learner in this process is never behind; over a network 256 saves round trips.
+        run: first part of the episode ids; None draws 64 random bits.
+
+    Raises:
+        InvalidInput: (one of its classes) an argument of the wrong kind, or an environment whose
+            ``metadata["autoreset_mode"]`` or spaces cannot be recorded.
+
+    Example:
+        >>> import gymnasium as gym
+        >>> from jormungandr import Learner, ModelSpec
+        >>> learner = Learner(ModelSpec.preset("ou-note"))
+        >>> env = VectorRecorder(gym.make_vec("OUSpread-v0", num_envs=8), learner, actor_id="a1")
+        >>> observations, infos = env.reset(seed=0)
+        >>> for _ in range(10):
+        ...     observations, *_ = env.step(env.act(observations))
+        >>> env.close()
+        >>> len(learner.replay)
+        80
+    """
+
+    def __init__(
+        self,
+        vector_env: VectorEnv[Any, Any, Any],
+        endpoint: Endpoint,
+        *,
+        actor_id: str,
+        split: Split | Sequence[Split] = "train",
+        label_key: str | None = None,
+        batch_size: int = 1,
+        run: str | None = None,
+    ) -> None:
+        check_kind(
+            vector_env,
+            VectorEnv,
+            "vector_env",
+            "gymnasium.make_vec makes one; RemoteActor takes a single environment",
+        )
+        super().__init__(vector_env)
+        check_spaces(vector_env.single_observation_space, vector_env.single_action_space)
+        self._episodes = Episodes(
+            actor_id=actor_id,
+            splits=check_split(split, vector_env.num_envs),
+            mode=_autoreset_mode(vector_env),
+            label_key=label_key,
+            run=run,
+        )
+        #: What was recorded and not yet sent, and the receipts of what was.
+        self.outbox = Outbox(endpoint, batch_size)
+        self._chosen: list[Choice] | None = None  # by the last `act`, for the next `step`
+        #: The endpoint's last reply to `act`.
+        self.reply: InferenceReply | None = None
+        #: What the last `step` of the environment returned.
+        self.last_step: tuple[Any, Any, Any, Any, dict[str, Any]] | None = None
+
+    @property
+    def run(self) -> str:
+        """First part of every episode id of this recorder."""
+        return self._episodes.run
+
+    def reset(
+        self,
+        *,
+        seed: int | Sequence[int | None] | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> tuple[Any, dict[str, Any]]:
+        """Reset all sub-environments, or those of ``options["reset_mask"]``; new episodes begin.
+
+        Args:
+            seed: as the environment takes it; an int seeds sub-environment i with ``seed + i``.
+            options: handed to the environment.
+        """
+        # Read first: SyncVectorEnv takes the mask out of the caller's dict.
+        mask = None if options is None else options.get("reset_mask")
+        mask = None if mask is None else np.array(mask)
+        observations, infos = self.env.reset(seed=seed, options=options)  # type: ignore[arg-type]
+        self._episodes.begin(observations, infos, mask)
+        self._chosen = None
+        return observations, infos
+
+    def act(
+        self,
+        observations: ArrayLike,
+        deterministic: bool = False,
+        epsilon: float | None = None,
+    ) -> NDArray[np.int64]:
+        """Ask the endpoint for actions, (B,), and remember which policy chose them for `step`.
+
+        Args:
+            observations: (B, D), as `reset` or `step` returned them.
+            deterministic: take the best actions always; wins over `epsilon`.
+            epsilon: probability of a random action; None is the model's exploration schedule.
+        """
+        reply = self.outbox.endpoint.act(observations, deterministic=deterministic, epsilon=epsilon)
+        actions = reply.indices
+        if len(actions) != self.num_envs:
+            raise ShapeMismatch(
+                "observations", f"one per sub-environment ({self.num_envs})", len(actions)
+            )
+        self._chosen = [
+            Choice(action, reply.policy_version, probability)
+            for action, probability in zip(actions.tolist(), reply.behavior_prob, strict=True)
+        ]
+        self.reply = reply
+        return actions
+
+    def step(self, actions: ArrayLike) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Step the environment and record the transitions.
+
+        A sub-environment that is given the action which the last `act` chose for it is tagged with
+        that policy's version and the action's probability; any other action is tagged -1, without.
+
+        Args:
+            actions: action indices, (B,).
+
+        Raises:
+            ActionRange: not B integers.
+            gymnasium.error.ResetNeeded: before the first reset or, without autoreset, after an end.
+            JormungandrError: the endpoint's own; see the class.
+        """
+        self._episodes.check_running()
+        choices = self._choices(actions)
+        result = self.env.step(actions)
+        self._chosen, self.last_step = None, result
+        self.outbox.put(self._episodes.advance(choices, *result))
+        return result
+
+    def flush(self) -> Receipt:
+        """Send what is left, and return what became of all that was sent.
+
+        ``endpoint.wait(recorder.flush().lsn)`` returns when the learner has applied it.
+
+        Raises:
+            JormungandrError: the endpoint's own; what it has not receipted is kept.
+        """
+        return self.outbox.flush()
+
+    def close(self, **kwargs: Any) -> None:
+        """Send what is left and close the environment, which is closed even if sending fails."""
+        try:
+            self.flush()
+        finally:
+            self.env.close(**kwargs)
+
+    def __del__(self) -> None:
+        """Do nothing: older Gymnasium closes here, but sending is no work for a collector."""
+
+    def _choices(self, actions: ArrayLike) -> list[Choice]:
+        """Return the actions with where each came from, (B,)."""
+        given = np.asarray(actions)
+        if given.shape != (self.num_envs,) or given.dtype.kind not in "iu":
+            got = f"{given.dtype} of shape {given.shape}"
+            raise ActionRange("actions", f"{self.num_envs} action indices", got)
+        taken: list[int] = given.tolist()
+        if self._chosen is None:
+            return [Choice(action) for action in taken]
+        return [
+            choice if choice.action == action else Choice(action)
+            for action, choice in zip(taken, self._chosen, strict=True)
+        ]
+
+
+def _autoreset_mode(env: VectorEnv[Any, Any, Any]) -> AutoresetMode:
+    """Return what the environment does after an end; a guess would record steps that never were."""
+    mode = env.metadata.get("autoreset_mode")
+    if not isinstance(mode, AutoresetMode):
+        raise InvalidValue(
+            'vector_env.metadata["autoreset_mode"]',
+            f"one of {[str(m) for m in AutoresetMode]}",
+            "nothing" if mode is None else repr(mode),
+            "the environment has to say what the step after an end returns",
+        )
+    return mode
