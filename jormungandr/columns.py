@@ -189,10 +189,13 @@ def observations(values: Any, spec: ModelSpec, where: str = "observations") -> N
 
 def listed(values: Any, where: str, expected: str) -> list[Any]:
     """Return what a caller handed over as a list; refuse what cannot be one."""
-    countable = not isinstance(values, np.ndarray) or values.ndim > 0
-    if not isinstance(values, Iterable) or isinstance(values, _NO_LISTS) or not countable:
-        raise InvalidType(where, expected, type(values).__name__)
-    return list(values)
+    try:
+        if not isinstance(values, Iterable) or isinstance(values, _NO_LISTS):
+            raise TypeError
+        iterator = iter(values)  # an array without axes raises TypeError
+    except TypeError:
+        raise InvalidType(where, expected, type(values).__name__) from None
+    return list(iterator)
 
 
 def is_number(value: Any, kinds: tuple[type, ...] = _NUMBERS) -> bool:
@@ -446,6 +449,8 @@ def _array(values: Sequence[Any], at: Any) -> NDArray[np.float64]:
     try:
         with np.errstate(over="ignore"):  # a longdouble beyond float64 becomes infinite
             return np.array(values, dtype=np.float64)
+    except ValueError:  # a sequence that is not as long as it says
+        raise ShapeMismatch(at(0), "numbers", "another sequence") from None
     except OverflowError:  # an integer beyond float64
         if len(values) > 1:
             for i, value in enumerate(values):

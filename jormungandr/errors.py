@@ -334,7 +334,7 @@ BY_CODE: dict[str, type[JormungandrError]] = {
 }
 
 
-def from_dict(error: Mapping[str, Any]) -> JormungandrError:
+def from_dict(error: object) -> JormungandrError:
     """Rebuild an error from its wire form; an unknown code or form becomes `InternalError`."""
     if not isinstance(error, Mapping):
         return InternalError("service", "an error of ours", error)

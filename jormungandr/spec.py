@@ -407,6 +407,8 @@ class ModelSpec(_Part, frozen=True):
             return msgspec.convert(fields, cls)
         except msgspec.ValidationError as error:
             raise describe(error, "spec") from None
+        except (LookupError, TypeError, ValueError) as error:  # an object that is not JSON's
+            raise InvalidType("spec", "values that JSON has", shown(error, str)) from None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the resolved spec as JSON-able builtins; `from_dict` restores it."""
@@ -543,5 +545,5 @@ def preset_names() -> list[str]:
 
 def _preset(name: object) -> dict[str, Any]:
     if not isinstance(name, str) or name not in _PRESETS:
-        raise InvalidValue("preset", f"one of {preset_names()}", repr(name))
+        raise InvalidValue("preset", f"one of {preset_names()}", shown(name))
     return _PRESETS[name]

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from jormungandr import Learner, ModelSpec
 from jormungandr.columns import ARRAYS, REQUIRED, Columns, columns, observations
@@ -54,6 +55,14 @@ class Level(enum.IntEnum):
     """An integer with a name."""
 
     ONE = 1
+
+
+class Liar(list[Any]):
+    """A list that is not as long as it says."""
+
+    def __len__(self) -> int:
+        """Return 2, always."""
+        return 2
 
 
 class Odd:
@@ -269,6 +278,7 @@ def test_unknown_field(learner: Learner, step: Step, state: State, name: Any) ->
         set(),
         object(),
         np.array(5),
+        torch.tensor(5.0),
         Label(actor_id="a", episode_id="e", timestep=0, label=1),
         [None],
         [5],
@@ -415,6 +425,13 @@ def test_structs_and_mappings_are_the_same(small: Small, step: Step) -> None:
 def test_generator_of_transitions(small: Small, step: Step) -> None:
     """Transitions may come from a generator."""
     assert Learner(small()).add(step(t) for t in range(3)).accepted == 3  # type: ignore[arg-type]
+
+
+def test_sequence_that_lies_about_its_length(small: Small, step: Step) -> None:
+    """Even a list that says it has two elements and has one is refused in our own words."""
+    for rows in ([step(0), step(1, observation=Liar([1.0]))], [step(0, observation=Liar([1.0]))]):
+        with pytest.raises(ShapeMismatch):
+            columns(rows, small())
 
 
 def test_label_without_auxiliary_head(small: Small, step: Step) -> None:

@@ -99,7 +99,7 @@ def test_unknown_code_becomes_internal_error() -> None:
 @pytest.mark.parametrize("body", ["not found", None, 404, ["x"]])
 def test_foreign_error_body(body: object) -> None:
     """The error of a proxy, in any shape, becomes an InternalError that shows it."""
-    back = errors.from_dict(body)  # type: ignore[arg-type]
+    back = errors.from_dict(body)
 
     assert type(back) is InternalError
     assert str(body) in str(back)

@@ -107,8 +107,8 @@ def test_classify_needs_the_head(small: Small) -> None:
 
 def test_normalize() -> None:
     """Scaled in float64 and clipped; a constant gives 0, and a large offset eats no digits."""
-    x = np.array([[1e7 + 1, 5.0], [1e7 - 3, 5.0]])
-    scaled = normalize(x, np.array([1e7, 5.0]), np.array([4.0, 0.0]), clip=1.25)
+    x = np.array([[1e7 + 1, 5.0], [1e7 - 3, 5.0]], dtype=np.float32)
+    scaled = normalize(x, np.array([1e7 + 0.25, 5.0]), np.array([2.25, 0.0]), clip=1.25)
 
     assert scaled.dtype == np.float32
     assert scaled == pytest.approx(np.array([[0.5, 0.0], [-1.25, 0.0]]), abs=1e-6)

@@ -359,6 +359,10 @@ REFUSED: list[tuple[dict[str, Any], type[InvalidInput], str]] = [
     ({**BASE, "preset": ["ou-note"]}, InvalidValue, "preset"),
     ({**BASE, 1: 2}, InvalidInput, "spec"),  # type: ignore[dict-item]
     ({**BASE, "seed": 10**5000}, InvalidValue, "seed"),
+    ({**BASE, "preset": 10**5000}, InvalidValue, "preset"),
+    ({**BASE, "split_scope": "\ud800"}, InvalidType, "spec"),
+    ({**BASE, "pacing": np.zeros(2)}, InvalidType, "spec"),
+    ({**BASE, "replay": range(2)}, InvalidType, "spec"),
 ]
 
 

@@ -128,7 +128,7 @@ def read_checkpoint(
 
 
 def _manifest(content: dict[str, Any]) -> bytes:
-    """Return a manifest's bytes; they end with a digest of the rest, so that damage to them shows."""
+    """Return a manifest's bytes, with a digest of the rest so that damage to itself shows."""
     digest = sha256(json.dumps(content).encode()).hexdigest()
     return json.dumps({**content, "sha256": digest}, indent=1).encode()
 

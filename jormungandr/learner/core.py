@@ -143,9 +143,13 @@ class Core:
                 version=self.served_version,
                 update_count=p.diverged_updates if self.diverged else p.updates,
                 transitions=p.latched,
-                weights=(_part(state, "online.") if state else self.algorithm.online.get_weights()),
-                mean=moments[0],
-                var=moments[1],
+                weights=(
+                    {name: array.copy() for name, array in _part(state, "online.").items()}
+                    if state
+                    else self.algorithm.online.get_weights()
+                ),
+                mean=moments[0].copy(),
+                var=moments[1].copy(),
                 generation=self.generation,
             )
         return self._snapshot
@@ -303,7 +307,7 @@ class Core:
         moments = (self.normalizer.mean.copy(), self.normalizer.var.copy())
         result = self.algorithm.update(self._batch(sample, moments))
         self.last_update = result
-        # A step may ruin the weights with a finite loss and gradient; it cannot be skipped any more.
+        # With a finite gradient a step may still ruin the weights, and then it is too late to skip.
         ruined = result.finite and not self.algorithm.finite()
         if not result.finite or ruined:
             p.non_finite += 1

@@ -17,7 +17,7 @@ import socket
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import msgspec
 
@@ -33,6 +33,8 @@ PUBLISH_INTERVAL = 0.05
 REPORT_INTERVAL = 0.1
 #: Seconds of updates that a restart may have to redo before a checkpoint is written.
 RECOVERY_BUDGET = 20.0
+#: Seconds to wait for an earlier learner of the same folder to end.
+LOCK_TIMEOUT = 20.0
 #: Rows read per SELECT.
 ROWS = 64
 KEEP_CHECKPOINTS = 2
@@ -203,6 +205,20 @@ def _die_with_parent() -> None:
     libc.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
+def _take(lock: IO[str]) -> bool:
+    """Take the folder's lock; the learner of a gateway that was killed has a moment to end."""
+    end = time.monotonic() + LOCK_TIMEOUT
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            if time.monotonic() > end:
+                return False
+            time.sleep(0.05)
+        else:
+            return True
+
+
 def main(arguments: list[str]) -> int:
     """Run the learner process; return its exit status."""
     folder, fd = Path(arguments[0]), int(arguments[1])
@@ -215,9 +231,7 @@ def main(arguments: list[str]) -> int:
         os.nice(5)  # inference goes before learning
     channel = Channel(socket.socket(fileno=fd))
     lock = (folder / "learner.lock").open("w")
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    if not _take(lock):
         channel.send({"type": "failed", "error": f"{folder}: another learner runs"})
         return 1
     try:

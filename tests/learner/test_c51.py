@@ -230,6 +230,17 @@ def test_state_is_a_copy(small: Small) -> None:
     assert {k: v.tobytes() for k, v in state.items()} == before
 
 
+def test_initial_weights(small: Small) -> None:
+    """Weights and biases begin uniform in ±1/√inputs, the target equal to the online network."""
+    state = C51(small(c51={"hidden": [64, 100]}), np.random.default_rng(0)).state()
+    for name, inputs in (("hidden.0", 2), ("hidden.1", 64), ("value", 100), ("auxiliary", 100)):
+        weight = state[f"online.{name}.weight"] * np.sqrt(inputs)
+        assert 0.97 < np.abs(weight).max() <= 1.0 + 1e-6
+        assert abs(float(weight.mean())) < 0.1
+        assert np.abs(state[f"online.{name}.bias"]).max() <= 1 / np.sqrt(inputs)
+        assert np.array_equal(state[f"target.{name}.weight"], state[f"online.{name}.weight"])
+
+
 def test_clipped_mass_is_measured_at_each_end(small: Small) -> None:
     """The share of target mass beyond each end of the support is reported."""
     algorithm = C51(small(), np.random.default_rng(0))

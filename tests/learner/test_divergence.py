@@ -80,6 +80,18 @@ def test_patience_in_a_row_rolls_back(small: Small, step: Step, state: State) ->
     assert any(w.startswith("diverged: ") for w in learner.info()["warnings"])
 
 
+def test_rolls_back_to_the_initial_network(small: Small, step: Step, state: State) -> None:
+    """Before the first copy, the good one is the initial network, with a fresh optimizer."""
+    learner = Learner(small())
+    learner.add([step(t) for t in range(8)])
+    assert learner.update_count == 2
+    poison(learner)
+    learner.update(2)
+
+    assert state(learner)["algorithm"] == state(Learner(small()))["algorithm"]
+    assert (learner.policy_version, learner.snapshot().mean.tolist()) == (3, [0.0, 0.0])
+
+
 def test_restored_policy_is_served(learner: Learner, small: Small, step: Step) -> None:
     """While diverged, the policy served is the good copy's, with its moments."""
     twin = Learner(small())
@@ -95,6 +107,24 @@ def test_restored_policy_is_served(learner: Learner, small: Small, step: Step) -
         k: v.tobytes() for k, v in good.weights.items()
     }
     assert (served.mean.tolist(), served.var.tolist()) == (good.mean.tolist(), good.var.tolist())
+
+
+@pytest.mark.parametrize("diverged", [False, True])
+def test_snapshot_shares_nothing_with_the_learner(
+    learner: Learner, state: State, diverged: bool
+) -> None:
+    """Writing into a snapshot's arrays does not reach the learner, its good copy least of all."""
+    if diverged:
+        poison(learner)
+        learner.update(2)
+    before = state(learner)
+    snapshot = learner.snapshot()
+    for array in (snapshot.mean, snapshot.var, *snapshot.weights.values()):
+        array[...] = 7.0
+    after = state(learner)
+    del before["snapshot"], after["snapshot"]
+
+    assert after == before
 
 
 def test_a_good_update_ends_a_run(learner: Learner) -> None:

@@ -86,7 +86,7 @@ def test_loss_is_over_the_whole_store(small: Small, step: Step) -> None:
 
 def test_terminated_masks_the_bootstrap_and_truncated_does_not(small: Small, step: Step) -> None:
     """The target of an end of the task is its reward; a cut-off has its successor's value too."""
-    losses = {}
+    losses, snapshot = {}, Learner(small()).snapshot()
     for end in ("terminated", "truncated", "neither"):
         learner = Learner(small())
         learner.add([step(0, split="validation", **({} if end == "neither" else {end: True}))])
@@ -94,5 +94,7 @@ def test_terminated_masks_the_bootstrap_and_truncated_does_not(small: Small, ste
         assert result is not None
         losses[end] = result.validation_loss
 
-    assert losses["truncated"] == losses["neither"]
-    assert losses["terminated"] != losses["neither"]
+    # A reward of 0.5 lies a quarter of the way between the atoms 0.4 and 0.8.
+    log_p = np.log(snapshot.distribution(np.array([[0.0, 1.0]]))[0, 0])
+    assert losses["terminated"] == pytest.approx(-(0.75 * log_p[6] + 0.25 * log_p[7]), rel=1e-5)
+    assert losses["truncated"] == losses["neither"] != losses["terminated"]

@@ -22,7 +22,7 @@ def test_a_loop_by_hand(endpoint):
             choice = episode.act(state)
             chosen.append(choice)
             state = [state[0] + 1, state[1]]
-            episode.step(choice.value, state, terminated=state[0] > 3)
+            episode.step(state[0], state, terminated=state[0] > 3)
 
     assert [(r.episode_id, r.timestep) for r in endpoint.rows] == [("e", t) for t in range(3)]
     assert [r.observation.tolist() for r in endpoint.rows] == [[t + 0.5, 0] for t in range(3)]
@@ -31,7 +31,8 @@ def test_a_loop_by_hand(endpoint):
     assert [r.action for r in endpoint.rows] == [c.index for c in chosen]
     assert {r.policy_version for r in endpoint.rows} == {7}
     assert [r.behavior_prob for r in endpoint.rows] == [0.25 + 0.5 * c.index for c in chosen]
-    assert episode.total_reward == sum(c.value for c in chosen)
+    assert [c.value for c in chosen] == [10 * c.index for c in chosen]
+    assert episode.total_reward == 1.5 + 2.5 + 3.5
     assert endpoint.requests == [3]
 
 

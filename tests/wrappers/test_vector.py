@@ -289,14 +289,14 @@ def test_actions_are_checked_before_anything_moves(endpoint, actions):
 
 
 def test_step_needs_a_reset(endpoint):
-    """Before the first reset, and without autoreset after an end, the recorder says so."""
-    recorder = VectorRecorder(ou(2, AutoresetMode.DISABLED), endpoint, actor_id="a")
-    with pytest.raises(ResetNeeded):
+    """Before the first reset, and without autoreset after an end, the recorder itself says so."""
+    recorder = VectorRecorder(ou_sync(2, AutoresetMode.DISABLED), endpoint, actor_id="a")
+    with pytest.raises(ResetNeeded, match=r"^expected running episodes; call reset\(\) first"):
         recorder.step([1, 1])
     recorder.reset(seed=0)
     for _ in range(HORIZON):
         recorder.step([1, 1])
-    with pytest.raises(ResetNeeded, match=r"\[0, 1\] are over"):
+    with pytest.raises(ResetNeeded, match=r"sub-environments \[0, 1\] are over"):
         recorder.step([1, 1])
     assert len(endpoint.rows) == 2 * HORIZON
 
@@ -331,7 +331,7 @@ def test_what_the_caller_does_to_results_changes_no_record(endpoint):
 
 
 def test_the_reset_mask_is_read_before_the_environment_takes_it(endpoint):
-    """SyncVectorEnv removes the mask from the caller's options, and may change it."""
+    """SyncVectorEnv removes the mask from the caller's options."""
     recorder = VectorRecorder(ou_sync(2, AutoresetMode.DISABLED), endpoint, actor_id="a", run="r")
     recorder.reset(seed=0)
     recorder.step([1, 1])

@@ -117,7 +117,6 @@ class VectorRecorder(_Wrapper):
         """
         # Read first: SyncVectorEnv takes the mask out of the caller's dict.
         mask = None if options is None else options.get("reset_mask")
-        mask = None if mask is None else np.array(mask)
         observations, infos = self.env.reset(seed=seed, options=options)  # type: ignore[arg-type]
         self._episodes.begin(observations, infos, mask)
         self._chosen = None

@@ -1,0 +1,231 @@
+"""``jormungandr serve`` from outside: its token file, its address, its directory."""
+
+from __future__ import annotations
+
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jormungandr import RemoteLearner
+from jormungandr.cli.serve import _is_loopback
+from jormungandr.errors import DataDirError, Unauthenticated
+from jormungandr.service.datadir import DataDir, read_token
+from tests.service.serving import DEADLINE, QUIET, Server
+
+
+def serve(data_dir: Path, *arguments: str) -> tuple[int, str, str]:
+    """Run ``jormungandr serve`` until it ends by itself; return (status, stdout, stderr)."""
+    done = subprocess.run(
+        [sys.executable, "-m", "jormungandr", "serve", "--data-dir", str(data_dir), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server that tests of this module share; it has no model that learns."""
+    with Server(tmp_path_factory.mktemp("data")) as running:
+        yield running
+
+
+# -- the token ----------------------------------------------------------------------------------
+
+
+def test_token_file_is_made(server: Server) -> None:
+    """The first start makes a token of 256 bits, for its owner's eyes alone."""
+    path = server.data_dir / "operator-token"
+
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert len(server.token) == 43
+    with server.connect("m") as endpoint:
+        endpoint.create(QUIET)
+    with RemoteLearner(server.url, "m", "another") as stranger, pytest.raises(Unauthenticated):
+        stranger.info()
+
+
+def test_token_file_is_kept(tmp_path: Path) -> None:
+    """A token file that is there is read; each new one is another."""
+    first = read_token(tmp_path / "a")
+
+    assert read_token(tmp_path / "a") == first
+    assert read_token(tmp_path / "b") != first
+
+
+def test_token_file_of_ones_own(tmp_path: Path) -> None:
+    """An operator's own token is taken as it is, without the newline of its editor."""
+    path = tmp_path / "token"
+    path.write_text("swordfish-swordfish\n")
+    path.chmod(0o600)
+
+    assert read_token(path) == "swordfish-swordfish"
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o660, 0o601])
+def test_token_file_that_others_can_use(tmp_path: Path, mode: int) -> None:
+    """A token that others can read or change is refused, with the command that helps."""
+    path = tmp_path / "token"
+    read_token(path)
+    path.chmod(mode)
+
+    with pytest.raises(DataDirError, match=r"expected mode 0600, got .*; chmod 600 "):
+        read_token(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b"with space inside", b"caf\xc3\xa9", b"a\x00b"])
+def test_token_that_cannot_be_sent(tmp_path: Path, content: bytes) -> None:
+    """A token that is empty, or cannot go into a header, is refused."""
+    path = tmp_path / "token"
+    path.write_bytes(content)
+    path.chmod(0o600)
+
+    with pytest.raises(DataDirError):
+        read_token(path)
+
+
+def test_open_token_file_ends_the_start(tmp_path: Path) -> None:
+    """The server does not start with a token that others can read."""
+    path = tmp_path / "token"
+    path.write_text("swordfish-swordfish")
+    path.chmod(0o644)
+    status, out, err = serve(tmp_path / "data", "--port", "0", "--token-file", str(path))
+
+    assert (status, out) == (1, "")
+    assert err.startswith(f"jormungandr serve: {path}: expected mode 0600")
+    assert err.count("\n") == 1
+
+
+# -- the address --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.2", "example.org", "", "127.0.0.1.x"])
+def test_foreign_address_is_refused(tmp_path: Path, host: str) -> None:
+    """An address that others can reach needs --insecure, and nothing is made without it."""
+    status, out, err = serve(tmp_path / "data", "--port", "0", "--host", host)
+
+    assert (status, out) == (1, "")
+    assert err.startswith("jormungandr serve: --host: expected an address of this machine alone")
+    assert "--insecure" in err
+    assert err.count("\n") == 1
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize(
+    ("host", "own"),
+    [
+        ("127.0.0.1", True),
+        ("127.1.2.3", True),
+        ("::1", True),
+        ("localhost", True),
+        ("0.0.0.0", False),
+        ("::", False),
+        ("10.0.0.1", False),
+        ("localhost.example.org", False),
+        ("", False),
+    ],
+)
+def test_own_addresses(host: str, own: bool) -> None:
+    """Only loopback addresses are this machine's own."""
+    assert _is_loopback(host) is own
+
+
+@pytest.mark.parametrize("port", ["-1", "65536", "70000"])
+def test_port_that_does_not_exist(tmp_path: Path, port: str) -> None:
+    """A port out of range is refused, rather than folded into it."""
+    status, _, err = serve(tmp_path / "data", "--port", port)
+
+    assert (status, err) == (1, f"jormungandr serve: --port: expected 0..65535, got {port}\n")
+
+
+def test_port_in_use(server: Server, tmp_path: Path) -> None:
+    """A port that is taken ends the start with a line that says so."""
+    port = server.url.rpartition(":")[2]
+    status, out, err = serve(tmp_path / "data", "--port", port)
+
+    assert (status != 0, out) == (True, "")
+    assert "address already in use" in err
+    assert "Traceback" not in err
+
+
+# -- the directory ------------------------------------------------------------------------------
+
+
+def test_second_server(server: Server) -> None:
+    """A directory has one server: the second ends at once, in one line, and touches nothing."""
+    before = {path: path.stat().st_mtime_ns for path in server.data_dir.rglob("journal.db*")}
+    status, out, err = serve(server.data_dir, "--port", "0")
+
+    assert (status, out) == (1, "")
+    assert err == (
+        f"jormungandr serve: {server.data_dir}: expected no other server, got one that holds its"
+        " LOCK; stop it, or use another one\n"
+    )
+    assert {p: p.stat().st_mtime_ns for p in server.data_dir.rglob("journal.db*")} == before
+    with server.connect("m") as endpoint:
+        assert endpoint.create(QUIET)["model_id"] == "m"
+
+
+def test_lock_is_free_after_close(tmp_path: Path) -> None:
+    """The lock lasts as long as the server, and not longer."""
+    first = DataDir(tmp_path)
+    with pytest.raises(DataDirError):
+        DataDir(tmp_path)
+    first.close()
+    DataDir(tmp_path).close()
+
+
+def damage_nothing(folder: Path) -> None:
+    """Leave a model's folder without a journal."""
+
+
+def damage_random(folder: Path) -> None:
+    """Put something else in the journal's place."""
+    (folder / "journal.db").write_bytes(b"no database " * 500)
+
+
+def damage_empty(folder: Path) -> None:
+    """Leave an empty journal."""
+    (folder / "journal.db").touch()
+
+
+@pytest.mark.parametrize("damage", [damage_nothing, damage_random, damage_empty])
+def test_damaged_journal(tmp_path: Path, damage: Any) -> None:
+    """A model whose journal cannot be read ends the start in one line; it is not skipped."""
+    folder = tmp_path / "models" / "m.1"
+    folder.mkdir(parents=True)
+    damage(folder)
+    status, out, err = serve(tmp_path, "--port", "0")
+
+    assert (status, out) == (1, "")
+    assert err.startswith(f"jormungandr serve: {folder / 'journal.db'}: expected a journal")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("what", ["file", "below a file"])
+def test_directory_that_cannot_be(tmp_path: Path, what: str) -> None:
+    """What is no directory ends the start in one line."""
+    path = tmp_path / "file"
+    path.touch()
+    status, _, err = serve(path if what == "file" else path / "data", "--port", "0")
+
+    assert status == 1
+    assert "expected a directory that can be written" in err
+    assert err.count("\n") == 1
+
+
+def test_creation_cut_short_is_swept(tmp_path: Path) -> None:
+    """What a creation left behind that nobody was told of is removed at the next start."""
+    junk = tmp_path / "models" / ".m.1"
+    junk.mkdir(parents=True)
+    (junk / "journal.db").touch()
+    DataDir(tmp_path).close()
+
+    assert not junk.exists()
