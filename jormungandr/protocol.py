@@ -220,3 +220,7 @@ class Endpoint(Protocol):
     def wait(self, lsn: int) -> Mapping[str, Any]:
         """Return the model's state once everything up to `lsn` is applied with its updates."""
         ...
+
+    def close(self) -> None:
+        """Release what it holds open."""
+        ...

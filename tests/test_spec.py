@@ -86,6 +86,7 @@ OU_NOTE: dict[str, Any] = {
         "gamma": 0.98,
         "hidden": [64, 64],
         "target_interval": 60,
+        "adam_eps": 1e-8,
     },
     "validation": {"capacity": 10_000, "evaluate_every": 11},
     "pacing": {"learning_starts": 1_000, "updates_per_transition": 1.0, "max_backlog": 100_000},
@@ -416,14 +417,14 @@ def test_support_must_be_distinct_atoms_in_float32(support: list[float]) -> None
 
 # -- comparing with an existing model -----------------------------------------------------------
 
-STORED = ModelSpec.preset("ou-note", c51={"batch_size": 32})
+STORED = ModelSpec.preset("ou-note", c51={"batch_size": 32, "adam_eps": None})
 
 
 @pytest.mark.parametrize(
     ("given", "paths"),
     [
         ({}, []),
-        ({"preset": "ou-note"}, []),
+        ({"preset": "ou-note"}, ["c51.adam_eps"]),
         (STORED.to_dict(), []),
         ({"seed": 0}, []),
         ({"seed": 1}, ["seed"]),
@@ -452,7 +453,7 @@ STORED = ModelSpec.preset("ou-note", c51={"batch_size": 32})
         ({"observation": {"clip": 10.0}}, []),
         ({"observation": {"clip": 5.0, "normalize": True}}, ["observation.clip"]),
         ({"split_scope": "transition", "seed": 3}, ["split_scope", "seed"]),
-        ({"preset": "ou-note", "c51": {"gamma": 0.5}}, ["c51.gamma"]),
+        ({"preset": "ou-note", "c51": {"gamma": 0.5}}, ["c51.adam_eps", "c51.gamma"]),
         ({"staleness": {"max_policy_lag": 3}}, ["staleness.max_policy_lag"]),
     ],
     ids=str,

@@ -7,6 +7,7 @@ With ``--follow`` it plays the episodes it is told to on standard input, one JSO
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from jormungandr.cli.evaluate import fits
 from jormungandr.client import RemoteLearner
 from jormungandr.errors import InvalidValue, ModelUnknown
 from jormungandr.protocol import SPLITS
@@ -39,13 +41,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Act until done; return 0."""
-    env = gymnasium.make(arguments.env)
-    endpoint = RemoteLearner(arguments.url, arguments.model)
-    if not arguments.follow:
+    if arguments.episodes < 1:
+        raise InvalidValue("--episodes", ">= 1", arguments.episodes)
+    with (
+        contextlib.closing(gymnasium.make(arguments.env)) as env,
+        RemoteLearner(arguments.url, arguments.model) as endpoint,
+    ):
         try:
-            endpoint.info()
+            found = endpoint.info()
         except ModelUnknown:
-            endpoint.create(ModelSpec.for_env(env))
+            found = endpoint.create(ModelSpec.for_env(env))
+        spec = ModelSpec.from_dict(found["spec"])
+        if not fits(spec, env):
+            raise InvalidValue("--model", f"one of {arguments.env}", spec.observation.shape)
+        _act(arguments, env, endpoint)
+    return 0
+
+
+def _act(
+    arguments: argparse.Namespace, env: gymnasium.Env[Any, Any], endpoint: RemoteLearner
+) -> None:
     actors = {
         split: RemoteActor(
             env,
@@ -62,14 +77,11 @@ def run(arguments: argparse.Namespace) -> int:
             order = json.loads(line)
             result = actors[order["split"]].run(episodes=1, seed=order["seed"])
             print(json.dumps(figures(result)), flush=True)
-        return 0
-    if arguments.episodes < 1:
-        raise InvalidValue("--episodes", ">= 1", arguments.episodes)
+        return
     for i in range(arguments.episodes):
         seed = arguments.seed if i == 0 else None
         result = actors[arguments.split].run(episodes=1, seed=seed)
         print(json.dumps(figures(result)), flush=True)
-    return 0
 
 
 def figures(result: RunResult) -> dict[str, Any]:

@@ -218,12 +218,10 @@ class InProcess:
 
     def __init__(self, spec: ModelSpec) -> None:
         import gymnasium
-        import torch
 
         from jormungandr.learner import Learner
         from jormungandr_wrappers import RemoteActor
 
-        torch.set_num_threads(spec.threads)  # as the learner process of a service does
         self.endpoint = Learner(spec)
         env = gymnasium.make("OUSpread-v0")
         self._actors = {
@@ -288,7 +286,8 @@ class TwoActors:
 
     def __exit__(self, *_: object) -> None:
         for process in self._processes:
-            _pipe(process.stdin).close()
+            with contextlib.suppress(BrokenPipeError):
+                _pipe(process.stdin).close()
         for process in self._processes:
             _end(process)
 
@@ -309,8 +308,9 @@ class TwoActors:
 
     def _order(self, k: int, episode: Episode) -> None:
         stream = _pipe(self._processes[k % 2].stdin)
-        stream.write(json.dumps({"split": episode.split, "seed": episode.seed}) + "\n")
-        stream.flush()
+        with contextlib.suppress(BrokenPipeError):  # `_result` says how the actor ended
+            stream.write(json.dumps({"split": episode.split, "seed": episode.seed}) + "\n")
+            stream.flush()
 
     def _result(self, k: int) -> dict[str, Any]:
         process = self._processes[k % 2]

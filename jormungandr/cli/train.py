@@ -41,8 +41,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Train, save if asked to, evaluate; return 0."""
     # Here, and not at the top: ``jormungandr train --help`` loads no torch.
-    import torch
-
     from jormungandr.learner import Learner
     from jormungandr_wrappers import RemoteActor
 
@@ -50,7 +48,6 @@ def run(arguments: argparse.Namespace) -> int:
         raise InvalidValue("arguments", "--steps >= 1 and --eval-episodes >= 2", "less")
     if arguments.out is not None:
         _check_replaceable(arguments.out)
-    torch.set_num_threads(1)  # these networks are too small to gain from more
     env = gymnasium.make(arguments.env)
     settings = {"seed": arguments.seed, **parse_settings(arguments.set)}
     if arguments.preset is None:

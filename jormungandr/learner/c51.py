@@ -1,12 +1,14 @@
 """C51: one gradient step of categorical value learning (Bellemare et al. 2017, algorithm 1).
 
 B batch, D observation elements, A actions, N atoms. Nothing here knows of journals or replay:
-arrays of a batch go in, losses and per-transition priorities come out.
+arrays of a batch go in, losses and per-transition priorities come out. The loss and the step are
+functions of logits, whatever network gave them; the classes for Stable-Baselines3 use the same.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +22,80 @@ from jormungandr.learner.network import Network, initial_weights
 from jormungandr.numerics import categorical
 from jormungandr.spec import ModelSpec
 
-__all__ = ["C51", "Batch", "Losses", "Update"]
+__all__ = [
+    "C51",
+    "Batch",
+    "Losses",
+    "Update",
+    "descend",
+    "target_distribution",
+    "transition_losses",
+]
+
+
+@torch.no_grad()
+def target_distribution(
+    support: Tensor,
+    target_logits: Tensor,
+    chooser_logits: Tensor | None,
+    reward: Tensor,
+    discount: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return projected targets (B, N), and the mass of each clipped at the low and high end, (B,).
+
+    With a chooser, the online network chooses the bootstrap action by expected value and the
+    target network gives its distribution (van Hasselt et al. 2016, equation 4).
+
+    Args:
+        support: (N,) atoms.
+        target_logits: (B, A, N) of the target network at the successors.
+        chooser_logits: (B, A, N) of the online network there; None lets the target choose.
+        reward: (B,) over k steps.
+        discount: (B,) γ^k · (1 − terminated).
+    """
+    probs = torch.softmax(target_logits, dim=-1)  # (B, A, N)
+    chooser = probs if chooser_logits is None else torch.softmax(chooser_logits, dim=-1)
+    best = categorical.expectation(support, chooser).argmax(dim=-1)  # (B,)
+    chosen = _of_action(probs, best)  # (B, N)
+    low, high = categorical.clipped_mass(support, chosen, reward, discount)
+    return categorical.project(support, chosen, reward, discount), low, high
+
+
+def transition_losses(logits: Tensor, action: Tensor, target: Tensor) -> Tensor:
+    """Return the unweighted loss of each transition, (B,), which is its priority too.
+
+    Args:
+        logits: (B, A, N) of the online network.
+        action: (B,) int64, the actions taken.
+        target: (B, N) from `target_distribution`.
+    """
+    return categorical.cross_entropy(_of_action(logits, action), target)
+
+
+def descend(
+    total: Tensor,
+    parameters: Iterable[Tensor],
+    optimizer: torch.optim.Optimizer,
+    max_grad_norm: float,
+) -> tuple[bool, float]:
+    """Take one step on a loss, its gradient scaled down to a global norm.
+
+    Returns:
+        Whether the step was taken, since a non-finite loss or gradient is skipped; and the norm
+        before scaling.
+    """
+    optimizer.zero_grad(set_to_none=True)
+    total.backward()  # type: ignore[no-untyped-call]
+    norm = float(torch.nn.utils.clip_grad_norm_(parameters, max_grad_norm))
+    finite = math.isfinite(norm) and math.isfinite(float(total.detach()))
+    if finite:
+        optimizer.step()
+    return finite, norm
+
+
+def _of_action(values: Tensor, action: Tensor) -> Tensor:
+    """Return (B, N) of (B, A, N): the distribution of one action in each row."""
+    return values[torch.arange(len(action), device=action.device), action]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +176,8 @@ class C51:
     def update(self, batch: Batch) -> Update:
         """Take one step on the loss ``mean(w · CE) + weight · mean(auxiliary CE)``."""
         logits, auxiliary = self.online(torch.from_numpy(batch.observation))
-        taken = logits[torch.arange(len(batch.action)), torch.from_numpy(batch.action)]  # (B, N)
         target, low, high = self._target_distribution(batch)
-        losses = categorical.cross_entropy(taken, target)  # (B,)
+        losses = transition_losses(logits, torch.from_numpy(batch.action), target)  # (B,)
         weight = 1.0 if batch.weight is None else torch.from_numpy(batch.weight).to(losses.dtype)
         loss = total = (losses * weight).mean()
         auxiliary_loss = None
@@ -115,14 +189,9 @@ class C51:
             )
             assert self.spec.auxiliary is not None
             total = loss + self.spec.auxiliary.weight * auxiliary_loss
-        self.optimizer.zero_grad(set_to_none=True)
-        total.backward()  # type: ignore[no-untyped-call]
-        norm = float(
-            torch.nn.utils.clip_grad_norm_(self.online.parameters(), self.spec.c51.max_grad_norm)
+        finite, norm = descend(
+            total, self.online.parameters(), self.optimizer, self.spec.c51.max_grad_norm
         )
-        finite = math.isfinite(norm) and math.isfinite(float(total.detach()))
-        if finite:
-            self.optimizer.step()
         return Update(
             finite=finite,
             loss=float(loss.detach()),
@@ -137,8 +206,8 @@ class C51:
     def losses(self, batch: Batch) -> Losses:
         """Measure a batch without learning from it."""
         logits, auxiliary = self.online(torch.from_numpy(batch.observation))
-        taken = logits[torch.arange(len(batch.action)), torch.from_numpy(batch.action)]
         target, _, _ = self._target_distribution(batch)
+        categorical_losses = transition_losses(logits, torch.from_numpy(batch.action), target)
         labelled = np.flatnonzero(batch.label >= 0)
         wrong = np.zeros(0, dtype=np.float32)
         correct = np.zeros(0, dtype=np.bool_)
@@ -147,25 +216,19 @@ class C51:
             truth = torch.from_numpy(batch.label[labelled].astype(np.int64))
             wrong = class_cross_entropy(picked, truth, reduction="none").numpy()
             correct = (picked.argmax(dim=1) == truth).numpy()
-        return Losses(categorical.cross_entropy(taken, target).numpy(), wrong, correct)
+        return Losses(categorical_losses.numpy(), wrong, correct)
 
     @torch.no_grad()
     def _target_distribution(self, batch: Batch) -> tuple[Tensor, float, float]:
-        """Return projected targets (B, N), and the fraction of their mass clipped at each end.
-
-        With `double`, the online network chooses the bootstrap action by expected value and the
-        target network gives its distribution (van Hasselt et al. 2016, equation 4).
-        """
+        """Return projected targets (B, N), and the fraction of their mass clipped at each end."""
         following = torch.from_numpy(batch.next_observation)
-        probs = torch.softmax(self.target(following)[0], dim=-1)  # (B, A, N)
-        chooser = (
-            torch.softmax(self.online(following)[0], dim=-1) if self.spec.c51.double else probs
+        target, low, high = target_distribution(
+            self.support,
+            self.target(following)[0],
+            self.online(following)[0] if self.spec.c51.double else None,
+            torch.from_numpy(batch.reward),
+            torch.from_numpy(batch.discount),
         )
-        best = categorical.expectation(self.support, chooser).argmax(dim=-1)  # (B,)
-        chosen = probs[torch.arange(len(best)), best]  # (B, N)
-        reward, discount = torch.from_numpy(batch.reward), torch.from_numpy(batch.discount)
-        low, high = categorical.clipped_mass(self.support, chosen, reward, discount)
-        target = categorical.project(self.support, chosen, reward, discount)
         return target, float(low.mean()), float(high.mean())
 
     def finite(self) -> bool:

@@ -21,6 +21,7 @@ from jormungandr.errors import CheckpointError, InvalidValue
 from jormungandr.learner.c51 import C51, Batch, Losses, Update
 from jormungandr.learner.checkpoint import read_checkpoint, write_checkpoint
 from jormungandr.learner.episodes import EpisodeReturns
+from jormungandr.learner.network import numeric_threads
 from jormungandr.learner.nstep import NStepWindows
 from jormungandr.learner.pacing import Pacing
 from jormungandr.learner.replay import Replay, Sample
@@ -305,7 +306,8 @@ class Core:
         p, c = self.progress, self.spec.c51
         sample = self.replay.sample(c.batch_size, self._beta(), self._sampling)
         moments = (self.normalizer.mean.copy(), self.normalizer.var.copy())
-        result = self.algorithm.update(self._batch(sample, moments))
+        with numeric_threads(self.spec.threads):
+            result = self.algorithm.update(self._batch(sample, moments))
         self.last_update = result
         # With a finite gradient a step may still ruin the weights, and then it is too late to skip.
         ruined = result.finite and not self.algorithm.finite()
@@ -411,7 +413,8 @@ class Core:
                 discount=cut["discount"],
                 label=cut["label"],
             )
-            parts.append(self.algorithm.losses(batch))
+            with numeric_threads(self.spec.threads):
+                parts.append(self.algorithm.losses(batch))
         return Losses(
             categorical=np.concatenate([part.categorical for part in parts]),
             auxiliary=np.concatenate([part.auxiliary for part in parts]),

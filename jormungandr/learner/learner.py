@@ -126,6 +126,15 @@ class Learner(Core):
         """Return what the operator should know, each with its remedy."""
         return [*super().warnings(), *self._ledger.counters.warnings()]
 
+    def close(self) -> None:
+        """Do nothing: a remote endpoint has a connection to close, this one has none."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def info(self) -> dict[str, Any]:
         """Return the model's figures, as `GET /v1/models/{id}` shows them."""
         counters = self._ledger.counters

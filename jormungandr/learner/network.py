@@ -5,6 +5,8 @@ B batch, D observation elements, A actions, N atoms.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 
 import numpy as np
@@ -15,7 +17,22 @@ from torch import Tensor, nn
 from jormungandr.policy import layer_shapes
 from jormungandr.spec import ModelSpec
 
-__all__ = ["Network", "initial_weights"]
+__all__ = ["Network", "initial_weights", "numeric_threads"]
+
+
+@contextmanager
+def numeric_threads(count: int) -> Iterator[None]:
+    """Let torch compute on `count` threads inside the block, and as before after it.
+
+    The bits of a sum can depend on how many threads share it, and the process around a learner may
+    have set any number; these networks are so small that more threads only wait for each other.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def initial_weights(spec: ModelSpec, rng: np.random.Generator) -> dict[str, NDArray[np.float32]]:

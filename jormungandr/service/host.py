@@ -68,7 +68,6 @@ class Host:
 
         from jormungandr.learner.core import Core
 
-        torch.set_num_threads(created.spec.threads)
         torch.use_deterministic_algorithms(True)
         for path in sorted(self._checkpoints(), reverse=True):
             try:
