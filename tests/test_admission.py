@@ -796,7 +796,7 @@ def one_label(rng: random.Random) -> tuple[tuple[str, str, int], int]:
     return (rng.choice("ab"), rng.choice("efg"), timestep), (timestep + odd) % 2
 
 
-@settings(max_examples=200)
+@settings(max_examples=120)
 @given(
     seed=st.integers(0, 2**32),
     scope=st.sampled_from(["transition", "episode"]),

@@ -154,7 +154,9 @@ def test_sent_again(clock: Clock, first: Any) -> None:
     assert len(script.sent) == 3
     assert script.sent[0] == script.sent[1] == script.sent[2]
     assert script.sent[0][:2] == ("POST", "/v1/models/m/experience/add")
-    assert script.sent[0][2] == b'{"transitions":[' + json.dumps(ROW).replace(" ", "").encode() + b"]}"
+    assert (
+        script.sent[0][2] == b'{"transitions":[' + json.dumps(ROW).replace(" ", "").encode() + b"]}"
+    )
 
 
 @pytest.mark.parametrize(
@@ -196,6 +198,9 @@ def test_final(clock: Clock, error: e.JormungandrError) -> None:
         (answer(400, {"error": "no"}), "no"),
         (answer(400, {"error": {"code": "new_one", "where": "there"}}), "there"),
         (Response(500, {}, b"\xff\xfe"), "500"),
+        (Response(200, {}, b"<html>Welcome to this hotel</html>"), "malformed"),
+        (Response(200, {}, b""), "truncated"),
+        (answer(200, ["no object"]), "Expected `object`"),
     ],
 )
 def test_answer_of_somebody_else(clock: Clock, response: Response, text: str) -> None:
@@ -379,7 +384,16 @@ def test_url_from_the_environment(environment: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     "url",
-    ["127.0.0.1:8000", "localhost", "ftp://x", "http://", "http://:80", "http://h:port", "http://h:99999", "file:///x"],
+    [
+        "127.0.0.1:8000",
+        "localhost",
+        "ftp://x",
+        "http://",
+        "http://:80",
+        "http://h:port",
+        "http://h:99999",
+        "file:///x",
+    ],
 )
 def test_address_that_is_none(url: str) -> None:
     """An address that cannot be one is refused at once."""
@@ -530,7 +544,7 @@ class Peer:
             with connection, connection.makefile("rb") as lines:
                 for words in replies:
                     head = b"".join(iter(lines.readline, b"\r\n"))
-                    length = [l for l in head.lower().split(b"\r\n") if b"content-length" in l]
+                    length = [x for x in head.lower().split(b"\r\n") if b"content-length" in x]
                     body = lines.read(int(length[0].split(b":")[1])) if length else b""
                     self.heard[-1].append(head.split(b"\r\n")[0] + b" " + body)
                     connection.sendall(words)
@@ -540,8 +554,9 @@ class Peer:
         return self
 
     def __exit__(self, *_: object) -> None:
+        with socket.create_connection(self._listening.getsockname()):  # if it still waits for one
+            self._listening.close()
         self._thread.join(60)
-        self._listening.close()
         assert not self._thread.is_alive()
 
 
@@ -599,16 +614,25 @@ def test_server_that_closes_by_its_word(open_transport: Any) -> None:
     [
         b"",
         b"HTTP/1.1 200",
+        b"HTTP/1.1 200 OK\r\nContent-Ty",
         b"what?\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf",
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
         b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 200 + b"\r\n",
     ],
-    ids=["nothing", "half a line", "nonsense", "half a body", "bad chunk", "too many headers"],
+    ids=[
+        "nothing",
+        "half a line",
+        "half a head",
+        "nonsense",
+        "half a body",
+        "bad chunk",
+        "too many headers",
+    ],
 )
 @pytest.mark.parametrize("first", [True, False])
 def test_answer_that_is_none(open_transport: Any, words: bytes, first: bool) -> None:
-    """Whatever breaks the answer is an OSError, and the next request has a connection of its own."""
+    """Whatever breaks the answer is an OSError, and the next request has a new connection."""
     talk = [[words], [reply(200, b"fine")]]
     if not first:
         talk = [[reply(200, b"one")], [words], [reply(200, b"fine")]]
@@ -651,9 +675,9 @@ def test_path_in_front(open_transport: Any) -> None:
 def test_learner_over_a_broken_connection() -> None:
     """A client over a real connection sends again what a broken one did not answer."""
     body = msgspec.json.encode(RECEIPT)
-    with Peer([[b""], [reply(503, b"")], [reply(200, body)]]) as peer:
-        with RemoteLearner(peer.url, "m", "secret") as endpoint:
-            assert endpoint.add([ROW]).accepted == 1
+    talk = [[b""], [reply(503, b"")], [reply(200, body)]]
+    with Peer(talk) as peer, RemoteLearner(peer.url, "m", "secret") as endpoint:
+        assert endpoint.add([ROW]).accepted == 1
 
     sent = [request for connection in peer.heard for request in connection]
     assert len(sent) == 3

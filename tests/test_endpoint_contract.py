@@ -18,9 +18,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from jormungandr import Endpoint, Label, Learner, LabelReceipt, Receipt, RemoteLearner, Transition
+from jormungandr import Endpoint, Label, LabelReceipt, Learner, Receipt, RemoteLearner, Transition
 from jormungandr import errors as e
-from tests.service.serving import QUIET, SPEC, TOKEN, Server, connect, experience, memory, served
+from tests.service.serving import QUIET, SPEC, Server, connect, experience, memory, served
 
 Step = Callable[..., dict[str, Any]]
 Open = Callable[[str, dict[str, Any]], Any]

@@ -97,7 +97,7 @@ def random_sizes(seed: int) -> Iterator[int]:
         yield rng.choice([1, 2, 3, 7, 20, 60])
 
 
-@settings(max_examples=24)
+@settings(max_examples=16)
 @given(
     seed=st.integers(0, 2**32),
     n_step=st.sampled_from([1, 3]),

@@ -243,12 +243,11 @@ def test_every_flipped_byte_is_found(small: Small, step: Step, tmp_path: Path, n
     rng = np.random.default_rng(0)
     places = range(len(good)) if name == "manifest.json" else rng.integers(len(good), size=40)
     for place in places:
-        for flip in (0x01, 0x20, 0xFF):
-            bad = bytearray(good)
-            bad[place] ^= flip
-            file.write_bytes(bad)
-            with pytest.raises(CheckpointError, match=name.replace(".", r"\.")):
-                Learner.load(tmp_path / "saved")
+        bad = bytearray(good)
+        bad[place] ^= (0x01, 0x20, 0xFF)[place % 3]
+        file.write_bytes(bad)
+        with pytest.raises(CheckpointError, match=name.replace(".", r"\.")):
+            Learner.load(tmp_path / "saved")
     file.write_bytes(good)
     Learner.load(tmp_path / "saved")
 

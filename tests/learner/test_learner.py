@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from jormungandr import Endpoint, Learner, ModelSpec
 from jormungandr.errors import InvalidValue, SplitConflict, WaitTimeout
@@ -181,6 +182,20 @@ def test_same_seed_same_learner(small: Small, step: Step, state: State) -> None:
 
     assert one == same
     assert one["snapshot"] != other["snapshot"]
+
+
+def test_threads_of_the_process_do_not_matter(small: Small, step: Step, state: State) -> None:
+    """A learner computes on its own number of threads, and leaves the process's as it was."""
+    learners = []
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        learners.append(Learner(small(c51={"hidden": 256, "batch_size": 64})))
+        learners[-1].add([step(t) for t in range(12)])
+        learners[-1].update(3)
+        assert torch.get_num_threads() == threads
+    torch.set_num_threads(1)
+
+    assert state(learners[0]) == state(learners[1])
 
 
 def test_acting_does_not_change_learning(small: Small, step: Step, state: State) -> None:
