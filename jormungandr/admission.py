@@ -88,7 +88,7 @@ class Admission:
             published: highest policy version there is; one above it is refused.
 
         Raises:
-            Conflict: (one of its classes) naming the first offending transition.
+            Conflict: (one of its classes) naming an offending transition.
         """
         self._check_versions(columns, published)
         digests = columns.digests()
@@ -110,23 +110,24 @@ class Admission:
             ordinal[mine] = total + np.arange(len(mine))
         self._write(columns, new, digests, outcome, label, ordinal, draft)
         rows: list[Row] = []
-        if new.any():
-            stored = columns.with_label(label).take(new)
-            rows.append(TransitionsRow(draft.next_lsn(), stored, outcome[new]))
-        stale = int(np.count_nonzero(new & (outcome == STALE_DROPPED)))
-        draft.count(
-            train=int(np.count_nonzero(accepted & (columns.split == TRAIN))),
-            validation=int(np.count_nonzero(accepted & (columns.split == VALIDATION))),
-            stale_dropped=stale,
-            unversioned=int(np.count_nonzero(accepted & (columns.policy_version < 0))),
-        )
+        start = 0
+        # A duplicate that brings a label it did not have is a label submission at its place.
+        for stop in [*np.flatnonzero(known & (columns.label >= 0)).tolist(), len(columns)]:
+            part = start + np.flatnonzero(new[start:stop])
+            if len(part):
+                stored = columns.with_label(label).take(part)
+                rows.append(TransitionsRow(draft.next_lsn(), stored, outcome[part]))
+                _count(stored, outcome[part], draft)
+            if stop < len(columns):
+                rows += self._late_inline_label(columns, stop, draft)
+            start = stop
         self._expire(draft)
-        rows += self._late_inline_labels(columns, known, draft)
+        dropped = np.where(known, before, outcome) == STALE_DROPPED
         receipt = Receipt(
             accepted=int(np.count_nonzero(accepted)),
             duplicate=int(np.count_nonzero(before == ACCEPTED)),
             # A retry of a dropped transition hears the same answer again.
-            stale_dropped=stale + int(np.count_nonzero(before == STALE_DROPPED)),
+            stale_dropped=int(np.count_nonzero(dropped)),
             lsn=draft.counters.data_lsn,
             policy_version=served,
             generation=self.generation,
@@ -292,18 +293,13 @@ class Admission:
             draft.drop_pending(identity)
         return label
 
-    def _late_inline_labels(
-        self, columns: Columns, known: NDArray[np.bool_], draft: Draft
-    ) -> list[Row]:
-        """A duplicate that brings a label it did not have is a label submission."""
-        late = np.flatnonzero(known & (columns.label >= 0))
-        kept = []
-        for i in late:
-            identity, label = columns.identity(int(i)), int(columns.label[i])
-            outcome, split, ordinal = self._admit_label(identity, label, draft, f"transitions[{i}]")
-            if outcome == "attached":
-                kept.append((identity, label, ATTACHED, split, ordinal))
-        return [_labels_row(draft.next_lsn(), kept)] if kept else []
+    def _late_inline_label(self, columns: Columns, i: int, draft: Draft) -> list[Row]:
+        """Admit the label that duplicate i brings."""
+        identity, label = columns.identity(i), int(columns.label[i])
+        outcome, split, ordinal = self._admit_label(identity, label, draft, f"transitions[{i}]")
+        if outcome != "attached":
+            return []
+        return [_labels_row(draft.next_lsn(), [(identity, label, ATTACHED, split, ordinal)])]
 
     def _write(
         self,
@@ -447,6 +443,17 @@ def _conflict(
         actor, episode, t = columns.identity(i)
         got = f"another for actor {actor!r}, episode {episode!r}, timestep {t}"
         raise error(f"transitions[{i}]", expected, got, _RERUN)
+
+
+def _count(stored: Columns, outcome: NDArray[np.uint8], draft: Draft) -> None:
+    """Add new transitions to the totals."""
+    accepted = outcome == ACCEPTED
+    draft.count(
+        train=int(np.count_nonzero(accepted & (stored.split == TRAIN))),
+        validation=int(np.count_nonzero(accepted & (stored.split == VALIDATION))),
+        stale_dropped=int(np.count_nonzero(~accepted)),
+        unversioned=int(np.count_nonzero(accepted & (stored.policy_version < 0))),
+    )
 
 
 def _label_conflict(where: str, old: int, new: int) -> LabelConflict:

@@ -187,11 +187,14 @@ class RemoteLearner:
         self.close()
 
     def _object(self, method: str, path: str, body: bytes | None = None) -> dict[str, Any]:
-        found: dict[str, Any] = msgspec.json.decode(self._request(method, path, body))
-        return found
+        return self._struct(method, path, body, dict[str, Any])
 
     def _struct(self, method: str, path: str, body: bytes | None, kind: type[T]) -> T:
-        return msgspec.json.decode(self._request(method, path, body), type=kind)
+        answer = self._request(method, path, body)
+        try:
+            return msgspec.json.decode(answer, type=kind)
+        except msgspec.DecodeError as error:
+            raise InternalError("service", "a Jormungandr service", error) from None
 
     def _request(self, method: str, path: str, body: bytes | None = None) -> bytes:
         """Send a request until it is answered for good, and return the body of a success."""

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = ["C51", "MODEL_ID", "Action", "Auxiliary", "ModelSpec", "Observation", "preset_names"]
 
+#: Elements of one observation.
+LARGEST_OBSERVATION = 65_536
 #: The grammar of model ids: safe in a URL and in a folder name.
 MODEL_ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 
@@ -90,10 +92,10 @@ class Observation(_Part, frozen=True):
                 f"({len(self.features)},), one element per feature",
                 self.shape,
             )
-        if len(self.shape) != 1 or self.shape[0] < 1:
+        if len(self.shape) != 1 or not 1 <= self.shape[0] <= LARGEST_OBSERVATION:
             raise InvalidValue(
                 "observation.shape",
-                "one axis of at least one element",
+                f"one axis of 1..{LARGEST_OBSERVATION} elements",
                 repr(list(self.shape)),
                 "give `features` or `shape`; flatten other observations (gymnasium's"
                 " FlattenObservation does)",

@@ -89,6 +89,9 @@ class HttpTransport:
             connection.sock.settimeout(timeout)
         connection.request(method, self._prefix + path, body=body, headers=headers)
         answer = connection.getresponse()
+        if answer.length is None and not answer.chunked:
+            # It ended within its head: a service says how long its answer is.
+            raise ConnectionError("an answer of unknown length")
         found = {name.lower(): value for name, value in answer.getheaders()}
         data = answer.read()
         if answer.will_close:

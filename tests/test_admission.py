@@ -460,14 +460,15 @@ def test_inline_label_against_a_waiting_one(gate: Gate, step: Step, label: Step)
 def test_late_inline_label_on_a_duplicate(gate: Gate, step: Step) -> None:
     """A duplicate that brings a label it did not have is a label submission."""
     gate.add(step(0), step(1))
-    assert counts(gate.add(step(0, label=1), step(2))) == (1, 1, 0)
-    row = gate.rows[-1]
+    assert counts(gate.add(step(2), step(0, label=1), step(3))) == (2, 1, 0)
+    row = gate.rows[-2]
 
     assert isinstance(row, LabelsRow)
     assert (row.identities, row.label.tolist()) == ((("a", "e", 0),), [1])
-    assert gate.add(step(0, label=1)).lsn == row.lsn == 3
+    assert [r.lsn for r in gate.rows] == [1, 2, 3, 4]  # its place is between the two new ones
+    assert gate.add(step(0, label=1)).lsn == 4
     with pytest.raises(LabelConflict) as caught:
-        gate.add(step(3), step(0, label=0))
+        gate.add(step(4), step(0, label=0))
     assert caught.value.where == "transitions[1].label"
 
 
@@ -657,7 +658,7 @@ class Oracle:
 
     def add(self, batch: list[dict[str, Any]], version: int) -> tuple[int, int, int] | set[str]:
         """Admit transitions."""
-        conflicts, late, new = set(), [], []
+        conflicts, new = set(), []
         done = {"accepted": 0, "duplicate": 0, "stale_dropped": 0}
         for row in batch:
             identity = (row["actor_id"], row["episode_id"], row["timestep"])
@@ -671,16 +672,15 @@ class Oracle:
                 if known.split != row["split"]:
                     conflicts.add("split_conflict")
                 done["stale_dropped" if known.dropped else "duplicate"] += 1
-                late.append((identity, row["label"]))
+                label = row["label"]
+                if label is not None and self._label(identity, label) == "label_conflict":
+                    conflicts.add("label_conflict")
                 continue
             new.append((identity, row["split"]))
             conflicts |= self._place(identity, row, content, version)
             done["stale_dropped" if self.known[identity].dropped else "accepted"] += 1
         conflicts |= self._episodes(new)
         self._expire()
-        for identity, label in late:
-            if label is not None and self._label(identity, label) == "label_conflict":
-                conflicts.add("label_conflict")
         return conflicts or (done["accepted"], done["duplicate"], done["stale_dropped"])
 
     def _place(

@@ -25,7 +25,8 @@ class Learner(Core):
 
     Satisfies `Endpoint`, so that code written for it runs against a service by handing it a
     `RemoteLearner` instead. Two learners that are given the same transitions in the same order are
-    bitwise equal, however the transitions were batched.
+    bitwise equal, however the transitions were batched (unless a staleness rule drops some: what
+    is stale depends on when it is sent).
 
     Args:
         spec: a `ModelSpec`, or its JSON form.
@@ -144,6 +145,7 @@ class Learner(Core):
             "journal_lsn": counters.data_lsn,
             "labels": {"pending": counters.pending, "expired": counters.pending_expired},
             "mixed_episodes": counters.mixed_episodes,
+            "unversioned": counters.unversioned,
         }
 
     def save(self, path: str | Path) -> None:

@@ -47,12 +47,15 @@ class _Step:
 
 @dataclass(slots=True)
 class _Window:
+    """Steps that wait for an item, and the episode's newest timestep and ordinal."""
+
     steps: deque[_Step] = field(default_factory=deque)
+    last: int = -1
     touched: int = 0
 
 
 class NStepWindows:
-    """The open windows of every episode.
+    """The windows of the episodes in progress.
 
     A window takes t = last + 1. Anything else closes it with a bootstrap at the true successor of
     its last step; a step before it forms a one-step item. A window that `idle` training transitions
@@ -97,37 +100,34 @@ class NStepWindows:
         return False
 
     def _take(self, key: tuple[str, str], step: _Step, ended: bool) -> Iterator[Item]:
-        window = self._windows.get(key)
-        if window is not None:
-            last = window.steps[-1].timestep
-            if step.timestep < last:
-                yield self._item([step])
-                return
-            if step.timestep != last + 1:
-                yield from self._flush(key)
-                window = None
-        if window is None:
-            window = self._windows[key] = _Window()
+        window = self._windows.setdefault(key, _Window())
+        if step.timestep < window.last:
+            yield self._item([step])
+            return
+        if step.timestep != window.last + 1:
+            yield from self._close(window)
         window.steps.append(step)
-        window.touched = step.ordinal
+        window.last, window.touched = step.timestep, step.ordinal
         self._windows.move_to_end(key)
         if ended:
-            yield from self._flush(key)
+            # It stays, empty, so that a step which fills a gap is known to be late.
+            yield from self._close(window)
         elif len(window.steps) == self.n:
             yield self._item(list(window.steps))
             window.steps.popleft()
-            if not window.steps:
-                del self._windows[key]
 
     def _close_idle(self, ordinal: int) -> Iterator[Item]:
         while self._windows:
             key, window = next(iter(self._windows.items()))
             if ordinal - window.touched <= self.idle:
                 return
-            yield from self._flush(key)
+            del self._windows[key]
+            yield from self._close(window)
 
-    def _flush(self, key: tuple[str, str]) -> Iterator[Item]:
-        steps = list(self._windows.pop(key).steps)
+    def _close(self, window: _Window) -> Iterator[Item]:
+        """Yield the shortened items of the steps that wait, and let them go."""
+        steps = list(window.steps)
+        window.steps.clear()
         for i in range(len(steps)):
             yield self._item(steps[i:])
 
@@ -150,6 +150,7 @@ class NStepWindows:
         return [
             {
                 "key": list(key),
+                "last": window.last,
                 "touched": window.touched,
                 "steps": [
                     {
@@ -173,7 +174,7 @@ class NStepWindows:
         self._windows.clear()
         for entry in state:
             window = self._windows[entry["key"][0], entry["key"][1]] = _Window()
-            window.touched = entry["touched"]
+            window.last, window.touched = entry["last"], entry["touched"]
             for s in entry["steps"]:
                 arrays = {
                     name: np.array(s[name], dtype=np.float32)

@@ -69,12 +69,16 @@ class Host:
         from jormungandr.learner.core import Core
 
         torch.use_deterministic_algorithms(True)
+        for unfinished in (self._folder / "checkpoints").glob(".*.tmp"):
+            shutil.rmtree(unfinished)  # of a learner that was killed as it wrote
         for path in sorted(self._checkpoints(), reverse=True):
             try:
                 core = Core.load(path)
             except CheckpointError as error:
                 log.error("checkpoint set aside: %s", error)
-                path.rename(path.with_suffix(".corrupt"))
+                aside = path.with_suffix(".corrupt")
+                shutil.rmtree(aside, ignore_errors=True)  # an earlier one of this position
+                path.rename(aside)
                 continue
             if core.generation == created.generation and core.spec == created.spec:
                 return core

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import logging
 from collections.abc import Awaitable, Callable
@@ -14,6 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from jormungandr.errors import (
     BodyTooLarge,
+    Draining,
     InternalError,
     InvalidValue,
     JormungandrError,
@@ -70,6 +72,10 @@ class JsonRoute:
             status, content = await self._call(request)
         except JormungandrError as error:
             await answer(send, error.status, {"error": error.to_dict()}, error)
+        except asyncio.CancelledError:
+            # The server shuts down and waits no longer; whoever asked may ask the next one.
+            going = Draining("service", "a service that is not shutting down", "draining")
+            await answer(send, going.status, {"error": going.to_dict()}, going)
         except Exception:
             # The trace is for the log alone: a client learns nothing of our insides.
             log.exception("%s %s", scope["method"], scope["path"])

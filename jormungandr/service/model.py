@@ -373,6 +373,7 @@ class Model:
             "stale_dropped": counters.stale_dropped,
             "labels": {"pending": counters.pending, "expired": counters.pending_expired},
             "mixed_episodes": counters.mixed_episodes,
+            "unversioned": counters.unversioned,
             "evaluation": next(reversed(self._evaluations.values()), None),
             "learner": {"state": state, "error": self._process.error, "pid": self._process.pid},
             "warnings": warnings,

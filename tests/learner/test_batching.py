@@ -166,3 +166,20 @@ def test_columns_and_rows_make_the_same_learner(small: Small, state: State) -> N
     two.add(columns(rows, spec))
 
     assert state(one) == state(two)
+
+
+def test_late_label_keeps_its_place(small: Small, step: Callable[..., dict[str, Any]]) -> None:
+    """A duplicate's label comes before the transitions that follow it in the same request."""
+    pacing = {"learning_starts": 4, "updates_per_transition": 2.0}
+    spec = small(pacing=pacing, c51={"batch_size": 4}, auxiliary={"classes": ["no", "yes"]})
+    known, new = [step(t) for t in range(4)], [step(t) for t in range(4, 8)]
+    together, apart = Learner(spec), Learner(spec)
+    for learner in (together, apart):
+        learner.add(known)
+    together.add([step(0, label=1), *new])
+    apart.add([step(0, label=1)])
+    for row in new:
+        apart.add([row])
+
+    assert together.snapshot().digest() == apart.snapshot().digest()
+    assert together.update_count == 8

@@ -94,6 +94,18 @@ CASES: list[tuple[str, int, list[tuple[int, dict[str, Any]]], list[Plain]]] = [
         [(0, 1, 0, 0.5), (2, 100, 2, 0.5), (1, 10 + 500, 3, 0.25)],
     ),
     (
+        "a step that fills a gap after the end is late too",
+        3,
+        [(0, {}), (1, {}), (3, {}), (4, END), (2, {})],
+        [
+            (0, 1 + 5, 1, 0.25),
+            (1, 10, 1, 0.5),
+            (2, 100 + 500, 3, 0.0),
+            (3, 1000, 3, 0.0),
+            (4, 10_000, 4, 0.5),
+        ],
+    ),
+    (
         "episodes and actors do not mix",
         2,
         [
