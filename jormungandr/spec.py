@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_type_hints
 
 import msgspec
 
@@ -17,7 +17,6 @@ from jormungandr.errors import (
     InvalidInput,
     InvalidType,
     InvalidValue,
-    JormungandrError,
     MissingField,
     UnknownField,
     shown,
@@ -408,7 +407,7 @@ class ModelSpec(_Part, frozen=True):
         try:
             return msgspec.convert(fields, cls)
         except msgspec.ValidationError as error:
-            raise describe(error, "spec") from None
+            raise _describe(error) from None
         except (LookupError, TypeError, ValueError) as error:  # an object that is not JSON's
             raise InvalidType("spec", "values that JSON has", shown(error, str)) from None
 
@@ -498,26 +497,32 @@ _KINDS: Sequence[tuple[str, type[InvalidInput]]] = (
 )
 
 
-def describe(error: msgspec.ValidationError, root: str) -> JormungandrError:
+def _describe(error: msgspec.ValidationError) -> InvalidInput:
     """Turn msgspec's message into ours: where, expected, got."""
     text, _, path = str(error).partition(" - at `$")
-    where = root + path.rstrip("`")
+    path = path.rstrip("`").lstrip(".")
+    where = path or "spec"
     for pattern, kind in _KINDS:
         match = re.fullmatch(pattern, text)
         if match is None:
             continue
         found = match.groupdict()
+        if "field" in found:
+            where = f"{path}.{found['field']}".lstrip(".")
         if kind is MissingField:
-            return MissingField(f"{where}.{found['field']}", "a value", "nothing")
+            return MissingField(where, "a value", "nothing")
         if kind is UnknownField:
-            return UnknownField(
-                f"{where}.{found['field']}",
-                "only known fields",
-                "an unknown one",
-                "check its spelling",
-            )
-        return kind(where, found.get("expected", "one of the allowed values"), found["got"])
+            return UnknownField(where, "only known fields", "an unknown one", "check its spelling")
+        return kind(where, found.get("expected") or _choices(path), found["got"])
     return InvalidValue(where, text)
+
+
+def _choices(path: str) -> str:
+    """Return the values that the field at a path may have."""
+    kind: Any = ModelSpec
+    for name in path.split("."):
+        kind = get_type_hints(kind)[name]
+    return f"one of {list(get_args(kind))}"
 
 
 _OU_NOTE: dict[str, Any] = {
