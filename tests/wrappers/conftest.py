@@ -15,7 +15,7 @@ class FakeEndpoint:
 
     def __init__(self):
         self.rows, self.requests, self.failures, self.asked = [], [], [], []
-        self.version = 7
+        self.version, self.actions = 7, 3
 
     def add(self, transitions):
         """Keep the rows, unless this request is to fail before."""
@@ -42,7 +42,7 @@ class FakeEndpoint:
             policy_version=self.version,
             generation=1,
             actions=[ActionChoice(index=i, label=f"A{i}", value=10 * i) for i in indices],
-            expected_values=[[0.0, 0.0] for _ in indices],
+            expected_values=[[0.0] * self.actions for _ in indices],
             behavior_prob=[0.25 + 0.5 * i for i in indices],
         )
 

@@ -6,7 +6,13 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
-from jormungandr.errors import InvalidType, InvalidValue, Unavailable, UnknownSplit
+from jormungandr.errors import (
+    InvalidType,
+    InvalidValue,
+    MissingField,
+    Unavailable,
+    UnknownSplit,
+)
 from jormungandr_envs import OUSpreadEnv, OUSpreadVectorEnv, drift_label
 from jormungandr_wrappers import RemoteActor, VectorRecorder
 
@@ -158,6 +164,7 @@ def test_it_records_what_a_vector_recorder_records(make_endpoint):
 
 def test_a_time_limit_truncates(endpoint):
     """A TimeLimit's cut is no termination, and the true successor is kept."""
+    endpoint.actions = 2
     env = gym.make("CartPole-v1", max_episode_steps=3)
     result = RemoteActor(env, endpoint, actor_id="a").run(episodes=1, seed=0)
     assert [(r.terminated, r.truncated) for r in endpoint.rows] == [(False, False)] * 2 + [
@@ -193,6 +200,7 @@ class Reusing(gym.Env):
 
 def test_a_reused_array_is_copied(endpoint):
     """An environment that writes into the array it returned changes no record."""
+    endpoint.actions = 2
     RemoteActor(Reusing(), endpoint, actor_id="a").run(episodes=1)
     moves = [(r.observation.tolist(), r.next_observation.tolist()) for r in endpoint.rows]
     assert moves == [([float(t)], [float(t + 1)]) for t in range(4)]
@@ -200,6 +208,7 @@ def test_a_reused_array_is_copied(endpoint):
 
 def test_an_environments_error_sends_what_happened_before(endpoint):
     """Its steps are sent, its episode gets no end, and the next run begins another."""
+    endpoint.actions = 2
     actor = RemoteActor(Reusing(bad=3), endpoint, actor_id="a", run="r")
     with pytest.raises(RuntimeError, match="the environment broke"):
         actor.run(episodes=1)
@@ -302,3 +311,22 @@ def test_arguments_are_checked(endpoint):
         actor_of(None)
     with pytest.raises(InvalidValue, match="action_space"):
         RemoteActor(gym.make("MountainCarContinuous-v0"), endpoint, actor_id="a")
+
+
+def test_a_mistyped_label_key_is_refused(endpoint):
+    """An info key that is not there would record no label, ever: the first reset says so."""
+    actor = RemoteActor(gym.make("OUSpread-v0"), endpoint, actor_id="a", label_key="drift_lable")
+
+    with pytest.raises(MissingField, match=r"expected one of \['drift_label'\]"):
+        actor.run(episodes=1)
+    assert endpoint.rows == []
+
+
+@pytest.mark.parametrize("actions", [2, 4])
+def test_a_model_of_other_actions_is_refused(endpoint, actions):
+    """A policy with fewer actions than the environment, or more, is not acted with."""
+    endpoint.actions = actions
+    actor = RemoteActor(gym.make("OUSpread-v0"), endpoint, actor_id="a")
+
+    with pytest.raises(InvalidValue, match=f"3 actions, got one of {actions}"):
+        actor.run(episodes=1)

@@ -15,6 +15,7 @@ from jormungandr.errors import (
     ActionRange,
     InvalidType,
     InvalidValue,
+    MissingField,
     ShapeMismatch,
     Unavailable,
     UnknownSplit,
@@ -501,3 +502,33 @@ def test_a_learner_takes_what_is_recorded(learner):
     assert learner.normalizer.count == 6 * rows
     assert learner.evaluate().auxiliary_labelled == rows
     assert learner.info()["mixed_episodes"] == 0
+
+
+def test_held_out_sub_environments_act_greedily(endpoint):
+    """Unless told otherwise, the validation split takes the best actions and training explores."""
+    splits = ["train", "validation", "train"]
+    recorder = VectorRecorder(
+        gym.make_vec("OUSpread-v0", num_envs=3), endpoint, actor_id="a", split=splits
+    )
+    observations, _ = recorder.reset(seed=0)
+    recorder.step(recorder.act(observations))
+    recorder.act(observations, deterministic=False)
+    recorder.act(observations, deterministic=True)
+    asked = [(len(rows), deterministic) for rows, deterministic, _ in endpoint.asked]
+
+    assert asked == [(2, False), (1, True), (3, False), (3, True)]
+    assert (endpoint.asked[1][0][0] == observations[1]).all()
+    assert [row.split for row in endpoint.rows] == splits
+    assert all(row.policy_version == 7 for row in endpoint.rows)
+    recorder.close()
+
+
+def test_a_mistyped_label_key_is_refused(endpoint):
+    """An info key that is not there would record no label, ever: the reset says so."""
+    recorder = VectorRecorder(
+        gym.make_vec("OUSpread-v0", num_envs=2), endpoint, actor_id="a", label_key="label"
+    )
+
+    with pytest.raises(MissingField, match="drift_label"):
+        recorder.reset(seed=0)
+    recorder.close()

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gymnasium import spaces
 
-from jormungandr.errors import InvalidType, InvalidValue, UnknownSplit
-from jormungandr.protocol import SPLITS, Split
+from jormungandr.errors import InvalidType, InvalidValue, MissingField, UnknownSplit
+from jormungandr.protocol import SPLITS, InferenceReply, Split
 
-__all__ = ["check_kind", "check_spaces", "check_split"]
+__all__ = [
+    "check_actions",
+    "check_endpoint",
+    "check_kind",
+    "check_label_key",
+    "check_spaces",
+    "check_split",
+]
 
 
 def check_kind(env: object, kind: type, where: str, remedy: str) -> None:
@@ -23,18 +30,64 @@ def check_kind(env: object, kind: type, where: str, remedy: str) -> None:
         raise InvalidType(where, f"a {kind.__module__}.{kind.__name__}", type(env), remedy)
 
 
-def check_spaces(observation: spaces.Space[Any], action: spaces.Space[Any]) -> None:
+def check_endpoint(endpoint: object, where: str) -> None:
+    """Refuse what cannot take transitions.
+
+    Raises:
+        InvalidType: naming the place.
+    """
+    if not callable(getattr(endpoint, "add", None)):
+        expected = "an Endpoint, such as Learner or RemoteLearner"
+        raise InvalidType(where, expected, type(endpoint).__name__)
+
+
+def check_spaces(
+    observation: spaces.Space[Any], action: spaces.Space[Any], of: str = ""
+) -> tuple[spaces.Box, spaces.Discrete]:
     """Refuse spaces whose steps no transition can hold, before anything is played.
+
+    Args:
+        observation: must be a Box.
+        action: must be a Discrete from 0.
+        of: appended to the names of the spaces in the message.
 
     Raises:
         InvalidValue: an observation that is no Box, or an action that is no Discrete from 0.
     """
     if not isinstance(observation, spaces.Box):
         raise InvalidValue(
-            "observation_space", "a Box", observation, "gymnasium's FlattenObservation gives one"
+            f"observation_space{of}",
+            "a Box",
+            observation,
+            "gymnasium's FlattenObservation gives one",
         )
     if not isinstance(action, spaces.Discrete) or int(action.start) != 0:
-        raise InvalidValue("action_space", "a Discrete that starts at 0", action)
+        raise InvalidValue(f"action_space{of}", "a Discrete that starts at 0", action)
+    return observation, action
+
+
+def check_actions(reply: InferenceReply, action: spaces.Space[Any]) -> None:
+    """Refuse a policy whose actions are not the environment's.
+
+    Raises:
+        InvalidValue: it has fewer, so that some would never be tried, or more.
+    """
+    known = len(reply.expected_values[0])
+    if isinstance(action, spaces.Discrete) and known != action.n:
+        raise InvalidValue(
+            "endpoint", f"a model of the environment's {action.n} actions", f"one of {known}"
+        )
+
+
+def check_label_key(label_key: str | None, info: Mapping[str, Any]) -> None:
+    """Refuse a label key that the info of a reset does not have: it would record no label, ever.
+
+    Raises:
+        MissingField: naming the keys there are.
+    """
+    if label_key is not None and label_key not in info:
+        there = sorted(key for key in info if not key.startswith("_"))
+        raise MissingField(f"info[{label_key!r}]", f"one of {there}", "nothing", "see label_key")
 
 
 def check_split(split: Split | Sequence[Split], count: int) -> tuple[Split, ...]:

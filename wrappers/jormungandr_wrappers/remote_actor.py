@@ -11,7 +11,13 @@ from numpy.typing import NDArray
 
 from jormungandr.errors import InvalidValue
 from jormungandr.protocol import Endpoint, Receipt, Split
-from jormungandr_wrappers.checks import check_kind, check_spaces, check_split
+from jormungandr_wrappers.checks import (
+    check_actions,
+    check_kind,
+    check_label_key,
+    check_spaces,
+    check_split,
+)
 from jormungandr_wrappers.episode import Choice, Episode, LabelValue, new_run, plain
 from jormungandr_wrappers.outbox import Outbox
 
@@ -197,6 +203,7 @@ class RemoteActor:
     def _begin(self, seed: int | None) -> _Running:
         """Reset the environment and begin an episode."""
         observation, info = self.env.reset(seed=seed)
+        check_label_key(self._label_key, info)
         number, self._begun = self._begun, self._begun + 1
         episode = Episode(
             actor_id=self.actor_id, episode_id=f"{self._run}-0-{number}", split=self.split
@@ -210,6 +217,7 @@ class RemoteActor:
         reply = self.outbox.endpoint.act(
             now.observation[None], deterministic=deterministic, epsilon=epsilon
         )
+        check_actions(reply, self.env.action_space)
         choice = Choice(reply.actions[0].index, reply.policy_version, reply.behavior_prob[0])
         self._running = None  # unless the environment gets through the step
         observation, reward, terminated, truncated, info = self.env.step(choice.action)

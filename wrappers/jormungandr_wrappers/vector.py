@@ -11,7 +11,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from jormungandr.errors import ActionRange, InvalidValue, ShapeMismatch
 from jormungandr.protocol import Endpoint, InferenceReply, Receipt, Split
-from jormungandr_wrappers.checks import check_kind, check_spaces, check_split
+from jormungandr_wrappers.checks import (
+    check_actions,
+    check_kind,
+    check_label_key,
+    check_spaces,
+    check_split,
+)
 from jormungandr_wrappers.episode import Choice
 from jormungandr_wrappers.episodes import Episodes
 from jormungandr_wrappers.outbox import Outbox
@@ -83,9 +89,12 @@ class VectorRecorder(_Wrapper):
         )
         super().__init__(vector_env)
         check_spaces(vector_env.single_observation_space, vector_env.single_action_space)
+        splits = check_split(split, vector_env.num_envs)
+        self._label_key = label_key
+        self._held_out = np.array([name == "validation" for name in splits])
         self._episodes = Episodes(
             actor_id=actor_id,
-            splits=check_split(split, vector_env.num_envs),
+            splits=splits,
             mode=_autoreset_mode(vector_env),
             label_key=label_key,
             run=run,
@@ -118,6 +127,8 @@ class VectorRecorder(_Wrapper):
         # Read first: SyncVectorEnv takes the mask out of the caller's dict.
         mask = None if options is None else options.get("reset_mask")
         observations, infos = self.env.reset(seed=seed, options=options)  # type: ignore[arg-type]
+        if mask is None:
+            check_label_key(self._label_key, infos)
         self._episodes.begin(observations, infos, mask)
         self._chosen = None
         return observations, infos
@@ -125,28 +136,37 @@ class VectorRecorder(_Wrapper):
     def act(
         self,
         observations: ArrayLike,
-        deterministic: bool = False,
+        deterministic: bool | None = None,
         epsilon: float | None = None,
     ) -> NDArray[np.int64]:
         """Ask the endpoint for actions, (B,), and remember which policy chose them for `step`.
 
         Args:
             observations: (B, D), as `reset` or `step` returned them.
-            deterministic: take the best actions always; wins over `epsilon`.
+            deterministic: take the best actions always, or, where False, explore everywhere; None
+                takes the best in sub-environments of the validation split and explores in others.
             epsilon: probability of a random action; None is the model's exploration schedule.
         """
-        reply = self.outbox.endpoint.act(observations, deterministic=deterministic, epsilon=epsilon)
-        actions = reply.indices
-        if len(actions) != self.num_envs:
+        rows = np.asarray(observations)
+        if len(rows) != self.num_envs:
             raise ShapeMismatch(
-                "observations", f"one per sub-environment ({self.num_envs})", len(actions)
+                "observations", f"one per sub-environment ({self.num_envs})", len(rows)
             )
-        self._chosen = [
-            Choice(action, reply.policy_version, probability)
-            for action, probability in zip(actions.tolist(), reply.behavior_prob, strict=True)
-        ]
-        self.reply = reply
-        return actions
+        chosen: dict[int, Choice] = {}
+        held_out = self._held_out if deterministic is None else np.full(len(rows), deterministic)
+        for greedy in (False, True):
+            index = np.flatnonzero(held_out == greedy)
+            if not len(index):
+                continue
+            reply = self.outbox.endpoint.act(rows[index], deterministic=greedy, epsilon=epsilon)
+            check_actions(reply, self.single_action_space)
+            for i, choice, probability in zip(
+                index.tolist(), reply.actions, reply.behavior_prob, strict=True
+            ):
+                chosen[i] = Choice(choice.index, reply.policy_version, probability)
+            self.reply = reply
+        self._chosen = [chosen[i] for i in range(self.num_envs)]
+        return np.array([choice.action for choice in self._chosen], dtype=np.int64)
 
     def step(self, actions: ArrayLike) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Step the environment and record the transitions.
