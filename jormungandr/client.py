@@ -5,8 +5,10 @@ Over the standard library: an actor process needs neither torch nor an HTTP pack
 
 from __future__ import annotations
 
+import logging
 import os
 import random
+import ssl
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -43,6 +45,8 @@ from jormungandr.wire import encode, encode_labels, encode_transitions
 __all__ = ["RemoteLearner", "RemotePolicy"]
 
 T = TypeVar("T")
+
+log = logging.getLogger("jormungandr")
 
 #: Statuses after which the same bytes are sent again.
 RETRY = frozenset({408, 429, 503})
@@ -88,7 +92,11 @@ class RemoteLearner:
         self.model_id = model_id
         self.timeout, self.patience = timeout, patience
         self._transport = transport or HttpTransport(url or "")
-        token = token or _token()
+        token = (token or _token() or "").strip()
+        if not token.isprintable() or not token.isascii():
+            # Without its value: a token does not belong in a traceback.
+            raise InvalidValue("token", "printable ASCII characters", "others")
+        self._where = url or "service"
         self._headers = {"Content-Type": "application/json"}
         if token:
             self._headers["Authorization"] = f"Bearer {token}"
@@ -151,6 +159,7 @@ class RemoteLearner:
 
         Raises:
             WaitTimeout: it was not applied in time.
+            InvalidValue: `lsn` is of no receipt.
         """
         end = None if timeout is None else time.monotonic() + timeout
         longest = min(WAIT_SLICE, self.timeout / 2)  # answered before the request times out
@@ -160,6 +169,9 @@ class RemoteLearner:
             found = self._object("GET", path)
             if found["applied_lsn"] >= lsn:
                 return found
+            newest = found.get("journal_lsn", lsn)
+            if lsn > newest:  # of a model that was deleted and created again, say
+                raise InvalidValue("lsn", f"one of a receipt, at most {newest}", lsn)
             if end is not None and time.monotonic() >= end:
                 expected = f"lsn {lsn} applied within {timeout} s"
                 raise WaitTimeout(self.model_id, expected, found["applied_lsn"])
@@ -208,7 +220,14 @@ class RemoteLearner:
             try:
                 response = self._transport.request(method, path, body, self._headers, self.timeout)
             except OSError as error:
-                failure: JormungandrError = Unavailable("service", "a connection", repr(error))
+                failure: JormungandrError = Unavailable(
+                    self._where,
+                    "a connection",
+                    repr(error),
+                    "is `jormungandr serve` running there?",
+                )
+                if isinstance(error, ssl.SSLError):
+                    raise failure from None  # asking again would not change the protocol
                 pause = 0.0
             else:
                 if response.status < 300:
@@ -218,6 +237,8 @@ class RemoteLearner:
                     raise failure
                 pause = _retry_after(response)
             attempt += 1
+            if attempt == 1:
+                log.warning("%s; trying again for up to %g s", failure, self.patience)
             # Full jitter over a doubling bound: actors that failed together do not return so.
             pause = max(pause, random.uniform(0, min(5.0, 0.05 * 2**attempt)))
             if time.monotonic() + pause > end:

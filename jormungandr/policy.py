@@ -262,13 +262,14 @@ class PolicySnapshot:
 
     @classmethod
     def open(cls, path: str | Path) -> PolicySnapshot:
-        """Read a policy: a safetensors file, or a checkpoint folder that holds one.
+        """Read a policy: a safetensors file, a checkpoint folder, or a model's of a service.
 
         Raises:
             CheckpointError: there is none, or it is not a policy of ours.
         """
         path = Path(path)
-        file = path / POLICY_FILE if path.is_dir() else path
+        served = sorted((path / "policies").glob("*.safetensors"))
+        file = served[-1] if served else path / POLICY_FILE if path.is_dir() else path
         try:
             return cls.from_bytes(file.read_bytes())
         except OSError as error:

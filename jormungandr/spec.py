@@ -25,7 +25,22 @@ from jormungandr.errors import (
 if TYPE_CHECKING:
     import gymnasium
 
-__all__ = ["C51", "MODEL_ID", "Action", "Auxiliary", "ModelSpec", "Observation", "preset_names"]
+__all__ = [
+    "C51",
+    "MODEL_ID",
+    "Action",
+    "Auxiliary",
+    "Divergence",
+    "Exploration",
+    "Labels",
+    "ModelSpec",
+    "Observation",
+    "Pacing",
+    "Replay",
+    "Staleness",
+    "Validation",
+    "preset_names",
+]
 
 #: Elements of one observation.
 LARGEST_OBSERVATION = 65_536
@@ -380,6 +395,11 @@ class ModelSpec(_Part, frozen=True):
     divergence: Divergence = Divergence()
 
     def __post_init__(self) -> None:
+        for name, kind in _GROUPS.items():
+            if not isinstance(getattr(self, name), kind):
+                got = type(getattr(self, name)).__name__
+                remedy = "ModelSpec.from_dict takes plain dicts"
+                raise InvalidType(name, f"a {kind.__name__}", got, remedy)
         if isinstance(self.actions, int):
             _require(1 <= self.actions <= 4096, "actions", "1..4096", self.actions)
             named = tuple(Action(label=str(i), value=i) for i in range(self.actions))
@@ -449,6 +469,19 @@ class ModelSpec(_Part, frozen=True):
         return _differences(fields, filled, mine, "")
 
 
+_GROUPS: dict[str, type[_Part]] = {
+    "observation": Observation,
+    "c51": C51,
+    "replay": Replay,
+    "validation": Validation,
+    "pacing": Pacing,
+    "exploration": Exploration,
+    "staleness": Staleness,
+    "labels": Labels,
+    "divergence": Divergence,
+}
+
+
 def _differences(
     given: Mapping[str, Any], filled: Mapping[str, Any], stored: Mapping[str, Any], prefix: str
 ) -> list[str]:
@@ -512,17 +545,33 @@ def _describe(error: msgspec.ValidationError) -> InvalidInput:
         if kind is MissingField:
             return MissingField(where, "a value", "nothing")
         if kind is UnknownField:
-            return UnknownField(where, "only known fields", "an unknown one", "check its spelling")
+            return UnknownField(where, f"one of {_fields(path)}", "another", "check its spelling")
         return kind(where, found.get("expected") or _choices(path), found["got"])
     return InvalidValue(where, text)
 
 
 def _choices(path: str) -> str:
     """Return the values that the field at a path may have."""
+    return f"one of {list(get_args(_kind_at(path)))}"
+
+
+def _fields(path: str) -> list[str]:
+    """Return the names of the fields that the group at a path has."""
+    kind = _kind_at(path)
+    groups = [k for k in (kind, *get_args(kind)) if hasattr(k, "__struct_fields__")]
+    return list(groups[0].__struct_fields__) if groups else []
+
+
+def _kind_at(path: str) -> Any:
+    """Return the annotation of the field at a path, such as ``replay.is_normalizer``."""
     kind: Any = ModelSpec
-    for name in path.split("."):
-        kind = get_type_hints(kind)[name]
-    return f"one of {list(get_args(kind))}"
+    for name in path.split(".") if path else ():
+        bare = name.partition("[")[0]
+        kinds = [k for k in (kind, *get_args(kind)) if hasattr(k, "__struct_fields__")]
+        kind = get_type_hints(kinds[0])[bare]
+        if bare != name:  # an entry of a tuple: the struct inside
+            kind = next(k for k in get_args(kind) if get_args(k))
+    return kind
 
 
 _OU_NOTE: dict[str, Any] = {

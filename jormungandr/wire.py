@@ -60,7 +60,7 @@ def decode_object(body: bytes) -> dict[str, Any]:
     try:
         found = msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise Malformed("body", "a JSON object", error) from None
+        raise Malformed("body", "a JSON object", error, "JSON has no NaN or Infinity") from None
     if not isinstance(found, dict):
         raise Malformed("body", "a JSON object", type(found).__name__)
     return found

@@ -133,11 +133,13 @@ def test_training_is_repeatable(capsys: Capture, tmp_path: Path) -> None:
 
 
 def test_train_saves_over_its_own(capsys: Capture, tmp_path: Path) -> None:
-    """A checkpoint is replaced by the next one; so is an empty folder."""
-    for seed in (1, 2):
-        assert (
-            main(["train", "CartPole-v1", *QUICK, "--seed", str(seed), "--out", str(tmp_path)]) == 0
-        )
+    """An empty folder is taken; a checkpoint is replaced when that is asked for."""
+    train = ["train", "CartPole-v1", *QUICK, "--out", str(tmp_path)]
+    assert main([*train, "--seed", "1"]) == 0
+    capsys.readouterr()
+    assert "--out: expected a new folder, or --overwrite" in failed(capsys, [*train, "--seed", "2"])
+    assert Learner.load(tmp_path).spec.seed == 1
+    assert main([*train, "--seed", "2", "--overwrite"]) == 0
     capsys.readouterr()
 
     assert Learner.load(tmp_path).spec.seed == 2
@@ -152,7 +154,7 @@ def test_train_replaces_nothing_else(capsys: Capture, tmp_path: Path, what: str)
     notes.write_text("precious")
     line = failed(capsys, ["train", "CartPole-v1", "--steps", "100000000", "--out", str(target)])
 
-    assert "--out: expected a new folder, or one of a checkpoint" in line
+    assert "path: expected a new folder, or one of a checkpoint" in line
     assert notes.read_text() == "precious"
 
 
@@ -233,19 +235,31 @@ def test_set_reaches_the_specification(capsys: Capture, tmp_path: Path) -> None:
         ("train no_such_package:Env-v0", "no_such_package"),
         ("train Pendulum-v1", "action_space: expected a Discrete"),
         ("train FrozenLake-v1", "observation_space: expected a Box"),
-        ("train CartPole-v1 --steps 0", "--steps >= 1"),
-        ("train CartPole-v1 --eval-episodes 1", "--eval-episodes >= 2"),
+        ("train CartPole-v1 --steps 0", "--steps: expected >= 1"),
+        ("train CartPole-v1 --eval-episodes 1", "--eval-episodes: expected >= 2"),
         ("train CartPole-v1 --seed -1", "seed: expected 0..2**63-1"),
         ("train CartPole-v1 --set c51.lr", "--set: expected PATH=VALUE"),
-        ("train CartPole-v1 --set c51.lrr=1", "spec.c51.lrr: expected only known fields"),
+        ("train CartPole-v1 --set c51.lrr=1", "c51.lrr: expected one of ['atoms', "),
         ("train CartPole-v1 --set c51.lr=-1", "c51.lr: expected a number > 0"),
-        ("train CartPole-v1 --preset ou-note", "--preset: expected one for CartPole-v1"),
-        ("train Acrobot-v1 --preset ou-note", "--preset: expected one for Acrobot-v1"),
+        (
+            "train CartPole-v1 --preset ou-note",
+            "--preset: expected 4 features and 2 actions, as CartPole-v1",
+        ),
+        (
+            "train Acrobot-v1 --preset ou-note",
+            "--preset: expected 6 features and 3 actions, as Acrobot-v1",
+        ),
         ("evaluate NOWHERE", "NOWHERE: expected a policy's file"),
         ("evaluate README.md", "policy: expected safetensors of a policy"),
-        ("evaluate POLICY --env Acrobot-v1", "policy: expected one of Acrobot-v1"),
-        ("evaluate POLICY --env CartPole-v1", "policy: expected one of CartPole-v1"),
-        ("evaluate POLICY", "policy: expected one of OUSpread-v0"),
+        (
+            "evaluate POLICY --env Acrobot-v1",
+            "policy: expected 6 features and 3 actions, as Acrobot-v1",
+        ),
+        (
+            "evaluate POLICY --env CartPole-v1",
+            "policy: expected 4 features and 2 actions, as CartPole-v1",
+        ),
+        ("evaluate POLICY", "policy: expected 4 features and 3 actions, as OUSpread-v0"),
         ("evaluate POLICY --episodes 1", "--episodes: expected >= 2"),
         ("evaluate POLICY --episodes 0", "--episodes: expected >= 2"),
         ("evaluate POLICY --env Nothing-v0", "Nothing"),

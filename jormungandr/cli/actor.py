@@ -15,7 +15,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from jormungandr.cli.evaluate import fits
+from jormungandr.cli.evaluate import check_fits
 from jormungandr.client import RemoteLearner
 from jormungandr.errors import InvalidValue, ModelUnknown
 from jormungandr.protocol import SPLITS
@@ -52,8 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
         except ModelUnknown:
             found = endpoint.create(ModelSpec.for_env(env))
         spec = ModelSpec.from_dict(found["spec"])
-        if not fits(spec, env):
-            raise InvalidValue("--model", f"one of {arguments.env}", spec.observation.shape)
+        check_fits(spec, env, "--model")
         _act(arguments, env, endpoint)
     return 0
 

@@ -187,12 +187,8 @@ def _values(endpoint: Endpoint, observations: NDArray[np.float32]) -> NDArray[np
 
 
 def _evaluations(endpoint: Any) -> list[dict[str, Any]]:
-    if isinstance(endpoint, RemoteLearner):
-        found: list[dict[str, Any]] = endpoint.metrics()["evaluations"]
-        return found
-    import msgspec
-
-    return [msgspec.to_builtins(evaluation) for evaluation in endpoint.evaluations]
+    found: list[dict[str, Any]] = endpoint.metrics()["evaluations"]
+    return found
 
 
 @contextlib.contextmanager
@@ -209,7 +205,8 @@ def _stage(arguments: argparse.Namespace, spec: ModelSpec) -> Iterator[Stage]:
         created = endpoint.create(spec)
         if created["journal_lsn"]:
             raise InvalidValue("--data-dir", "one without an ou-note model", data_dir)
-        print(f"service at {url}, data in {data_dir}")
+        kept = "" if arguments.data_dir else " (removed at the end; --data-dir keeps it)"
+        print(f"service at {url}, data in {data_dir}{kept}")
         yield stack.enter_context(TwoActors(endpoint, url, token, lockstep=not arguments.free))
 
 

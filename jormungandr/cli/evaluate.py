@@ -14,7 +14,7 @@ from jormungandr.numerics.statistics import paired_bootstrap
 from jormungandr.policy import PolicySnapshot
 from jormungandr.spec import ModelSpec
 
-__all__ = ["add_arguments", "fits", "print_returns", "run"]
+__all__ = ["add_arguments", "check_fits", "print_returns", "run"]
 
 #: First seed of held-out episodes: far from any that training draws.
 HELD_OUT_SEED = 1_000_000_000
@@ -23,7 +23,9 @@ HELD_OUT_SEED = 1_000_000_000
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
     parser.add_argument(
-        "policy", type=Path, help="a policy's safetensors file or a checkpoint folder"
+        "policy",
+        type=Path,
+        help="a checkpoint folder, a policy's safetensors file, or a model's folder of a service",
     )
     parser.add_argument(
         "--env", default="OUSpread-v0", help="environment id (default: %(default)s)"
@@ -41,8 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise InvalidValue("--episodes", ">= 2, for an interval", episodes)
     print(f"policy version {policy.version}, after {policy.update_count} updates")
     if is_ou:
-        if policy.spec.observation.shape != (4,) or len(policy.spec.action_set) != 3:
-            raise InvalidValue("policy", "one of OUSpread-v0", policy.spec.observation.shape)
+        check_fits(policy.spec, gymnasium.make(arguments.env), "policy")
         print_probe(lambda x: (policy.greedy(x), policy.values(x)))
         compare_on_ou(policy.greedy, episodes, arguments.seed)
         return 0
@@ -50,18 +51,28 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def fits(spec: ModelSpec, env: gymnasium.Env[Any, Any]) -> bool:
-    """Whether a model of this specification sees what the environment shows, and can act in it."""
-    own = ModelSpec.for_env(env)
-    same_shape = spec.observation.shape == own.observation.shape
-    return same_shape and len(spec.action_set) == len(own.action_set)
+def check_fits(spec: ModelSpec, env: gymnasium.Env[Any, Any], where: str) -> None:
+    """Refuse a model that does not see what the environment shows, or acts otherwise.
+
+    Raises:
+        InvalidValue: naming both.
+    """
+    (sees, acts), (shown, taken) = (
+        (s.observation.shape[0], len(s.action_set)) for s in (spec, ModelSpec.for_env(env))
+    )
+    if (sees, acts) != (shown, taken):
+        name = "the environment" if env.spec is None else env.spec.id
+        raise InvalidValue(
+            where,
+            f"{shown} features and {taken} actions, as {name} has",
+            f"{sees} features and {acts} actions",
+        )
 
 
 def print_returns(policy: PolicySnapshot, env_id: str, episodes: int, seed: int) -> float:
     """Print and return the mean return of the greedy policy over held-out episodes."""
     env = gymnasium.make(env_id)
-    if not fits(policy.spec, env):
-        raise InvalidValue("policy", f"one of {env_id}", policy.spec.observation.shape)
+    check_fits(policy.spec, env, "policy")
     returns = episode_returns(env, policy.greedy, episodes, seed)
     env.close()
     mean = paired_bootstrap(returns, seed=0)

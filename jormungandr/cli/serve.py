@@ -7,6 +7,7 @@ import contextlib
 import ipaddress
 import logging
 import signal
+import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -57,6 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     logging.basicConfig(
         level=arguments.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s"
     )
+    listener = _listen(arguments.host, arguments.port)
     # Before the server: a directory that is held or damaged is refused in one line.
     directory = DataDir(arguments.data_dir)
     for _, journal in directory.journals():
@@ -71,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
         async def startup(self, sockets: Any = None) -> None:
             await super().startup(sockets)
             if self.started:
-                port = self.servers[0].sockets[0].getsockname()[1]
+                port = listener.getsockname()[1]
                 host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
                 print(f"listening on http://{host}:{port}", flush=True)
                 print(f"token in {token_file}", flush=True)
@@ -100,8 +102,24 @@ def run(arguments: argparse.Namespace) -> int:
         lifespan="on",
     )
     server = Server(config)
-    server.run()
+    server.run(sockets=[listener])
     return 0 if server.started else 1
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Take the address before anything is made on the disk.
+
+    Raises:
+        InvalidValue: it cannot be had.
+    """
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise InvalidValue("--host, --port", "an address that is free", error) from None
+    return listener
 
 
 def _is_loopback(host: str) -> bool:

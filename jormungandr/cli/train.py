@@ -11,7 +11,7 @@ from typing import Any
 import gymnasium
 
 from jormungandr.cli.comparison import compare_on_ou
-from jormungandr.cli.evaluate import HELD_OUT_SEED, fits, print_returns
+from jormungandr.cli.evaluate import HELD_OUT_SEED, check_fits, print_returns
 from jormungandr.errors import InvalidValue
 from jormungandr.spec import ModelSpec, preset_names
 
@@ -35,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a field of the specification, such as c51.lr=0.001 or 'c51.support=[0,100]'",
     )
     parser.add_argument("--out", type=Path, help="folder to save the learner in")
+    parser.add_argument("--overwrite", action="store_true", help="replace a checkpoint at --out")
     parser.add_argument("--eval-episodes", type=int, default=100, help="held-out episodes")
 
 
@@ -42,20 +43,25 @@ def run(arguments: argparse.Namespace) -> int:
     """Train, save if asked to, evaluate; return 0."""
     # Here, and not at the top: ``jormungandr train --help`` loads no torch.
     from jormungandr.learner import Learner
+    from jormungandr.learner.checkpoint import check_replaceable
     from jormungandr_wrappers import RemoteActor
 
-    if arguments.steps < 1 or arguments.eval_episodes < 2:
-        raise InvalidValue("arguments", "--steps >= 1 and --eval-episodes >= 2", "less")
-    if arguments.out is not None:
-        _check_replaceable(arguments.out)
+    if arguments.steps < 1:
+        raise InvalidValue("--steps", ">= 1", arguments.steps)
+    if arguments.eval_episodes < 2:
+        raise InvalidValue("--eval-episodes", ">= 2, for an interval", arguments.eval_episodes)
+    out: Path | None = arguments.out
+    if out is not None:
+        check_replaceable(out)
+        if (out / "manifest.json").exists() and not arguments.overwrite:
+            raise InvalidValue("--out", "a new folder, or --overwrite", f"a checkpoint in {out}")
     env = gymnasium.make(arguments.env)
     settings = {"seed": arguments.seed, **parse_settings(arguments.set)}
     if arguments.preset is None:
         spec = ModelSpec.for_env(env, **settings)
     else:
         spec = ModelSpec.preset(arguments.preset, **settings)
-        if not fits(spec, env):
-            raise InvalidValue("--preset", f"one for {arguments.env}", arguments.preset)
+        check_fits(spec, env, "--preset")
     learner = Learner(spec)
     # Sent step by step: an update that is due runs before the next action is chosen.
     actor = RemoteActor(env, learner, actor_id="train", batch_size=1)
@@ -75,12 +81,10 @@ def run(arguments: argparse.Namespace) -> int:
     env.close()
     for warning in learner.warnings():
         print(f"warning: {warning}")
-    if arguments.out is not None:
-        arguments.out.parent.mkdir(parents=True, exist_ok=True)
-        learner.save(arguments.out.resolve())
-        print(
-            f"saved in {arguments.out} (jormungandr evaluate {arguments.out} --env {arguments.env})"
-        )
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        learner.save(out)
+        print(f"saved in {out} (jormungandr evaluate {out} --env {arguments.env})")
     policy = learner.snapshot()
     print_returns(policy, arguments.env, arguments.eval_episodes, HELD_OUT_SEED)
     if arguments.env.rpartition(":")[2] == "OUSpread-v0":
@@ -111,10 +115,3 @@ def parse_settings(settings: list[str]) -> dict[str, Any]:
                 raise InvalidValue("--set", f"{group} to be a group", repr(setting))
         at[name] = value
     return fields
-
-
-def _check_replaceable(path: Path) -> None:
-    """Refuse a place where saving would put something else than a checkpoint out of the way."""
-    held = path / "manifest.json"
-    if path.exists() and not held.is_file() and (path.is_file() or any(path.iterdir())):
-        raise InvalidValue("--out", "a new folder, or one of a checkpoint", path)

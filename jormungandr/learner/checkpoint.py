@@ -21,7 +21,7 @@ from safetensors.numpy import load, save
 from jormungandr.errors import CheckpointError, InvalidValue
 from jormungandr.version import __version__
 
-__all__ = ["read_checkpoint", "write_checkpoint"]
+__all__ = ["check_replaceable", "read_checkpoint", "write_checkpoint"]
 
 FORMAT = "jormungandr-checkpoint-1"
 
@@ -41,9 +41,7 @@ def write_checkpoint(
         InvalidValue: something else than a checkpoint is there, and would be lost.
     """
     path = path.absolute()
-    held = path / "manifest.json"
-    if path.exists() and not held.is_file() and (path.is_file() or any(path.iterdir())):
-        raise InvalidValue("path", "a new folder, or one of a checkpoint", path)
+    check_replaceable(path)
     contents = {
         **files,
         "state.json": json.dumps(state, sort_keys=True).encode(),
@@ -125,6 +123,17 @@ def read_checkpoint(
     except (ValueError, KeyError) as error:
         raise CheckpointError(str(path), "state.json", repr(error)) from None
     return state, tensors, files
+
+
+def check_replaceable(path: Path) -> None:
+    """Refuse a place where saving would put something else than a checkpoint out of the way.
+
+    Raises:
+        InvalidValue: something else is there.
+    """
+    held = path / "manifest.json"
+    if path.exists() and not held.is_file() and (path.is_file() or any(path.iterdir())):
+        raise InvalidValue("path", "a new folder, or one of a checkpoint", path)
 
 
 def _manifest(content: dict[str, Any]) -> bytes:

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from jormungandr.admission import Admission, check_labels
 from jormungandr.columns import columns
-from jormungandr.errors import CheckpointError, WaitTimeout
+from jormungandr.errors import CheckpointError, InvalidValue
 from jormungandr.learner.core import Core
 from jormungandr.ledger import Draft, MemoryStore
 from jormungandr.protocol import InferenceReply, LabelReceipt, LabelsLike, Receipt, TransitionsLike
@@ -117,10 +117,11 @@ class Learner(Core):
         """Return `info()`: here everything admitted is applied already.
 
         Raises:
-            WaitTimeout: `lsn` lies beyond what has been admitted.
+            InvalidValue: `lsn` is of no receipt.
         """
         if lsn > self._ledger.counters.data_lsn:
-            raise WaitTimeout("lsn", f"at most {self._ledger.counters.data_lsn}", lsn)
+            newest = self._ledger.counters.data_lsn
+            raise InvalidValue("lsn", f"one of a receipt, at most {newest}", lsn)
         return self.info()
 
     def warnings(self) -> list[str]:
@@ -147,6 +148,11 @@ class Learner(Core):
             "mixed_episodes": counters.mixed_episodes,
             "unversioned": counters.unversioned,
         }
+
+    def metrics(self) -> dict[str, Any]:
+        """Return the last update's figures and the evaluations so far."""
+        evaluations = [msgspec.to_builtins(evaluation) for evaluation in self.evaluations]
+        return {"update": super().metrics(), "evaluations": evaluations}
 
     def save(self, path: str | Path) -> None:
         """Write the whole state to a checkpoint folder: `load` goes on bit for bit."""

@@ -16,7 +16,12 @@ from starlette.types import ASGIApp
 
 from jormungandr.admission import check_labels
 from jormungandr.columns import columns
-from jormungandr.errors import BodyTooLarge, JormungandrError, MethodNotAllowed, NotFound
+from jormungandr.errors import (
+    BodyTooLarge,
+    JormungandrError,
+    MethodNotAllowed,
+    NotFound,
+)
 from jormungandr.protocol import LIMITS
 from jormungandr.service.gateway import Gateway
 from jormungandr.service.http import Authenticated, JsonRoute, Request, number

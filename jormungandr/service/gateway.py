@@ -99,7 +99,7 @@ class Gateway:
                         "spec",
                         "the specification the model was created with",
                         f"differences at {', '.join(paths)}",
-                        "delete the model first, or use another id",
+                        "use another id, or delete the model and all it learned from",
                     )
                 return False, existing
             resolved = ModelSpec.from_dict(spec)

@@ -89,7 +89,7 @@ class JsonRoute:
         kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
         if kind != b"application/json":
             got = kind.decode("latin-1") or "nothing"
-            raise UnsupportedMediaType("Content-Type", "application/json", got)
+            raise UnsupportedMediaType("Content-Type", "application/json", got, "send that header")
         if headers.get(b"content-encoding", b"identity") != b"identity":
             raise UnsupportedMediaType("Content-Encoding", "none", headers[b"content-encoding"])
         limit = LIMITS["json_body_bytes"]
@@ -145,7 +145,12 @@ class Authenticated:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request through, or answer 401."""
         if scope["type"] == "http" and scope["path"] not in OPEN_PATHS and not self._known(scope):
-            error = Unauthenticated("Authorization", "Bearer and the service's token", "another")
+            error = Unauthenticated(
+                "Authorization",
+                "Bearer and the service's token",
+                "another" if _given(scope) else "nothing",
+                "set JORMUNGANDR_TOKEN_FILE to the file that `jormungandr serve` names",
+            )
             await answer(send, error.status, {"error": error.to_dict()}, error)
             return
         if scope["type"] not in ("http", "lifespan"):
@@ -155,13 +160,17 @@ class Authenticated:
     def _known(self, scope: Scope) -> bool:
         if self._digest is None:
             return True
-        given = [value for name, value in scope["headers"] if name == b"authorization"]
+        given = _given(scope)
         if len(given) != 1:
             return False
         kind, _, token = given[0].partition(b" ")
         # Digests are compared, so that neither length nor content shows in the time it takes.
         same = hmac.compare_digest(sha256(token.strip()).digest(), self._digest)
         return same and kind.lower() == b"bearer"
+
+
+def _given(scope: Scope) -> list[bytes]:
+    return [value for name, value in scope["headers"] if name == b"authorization"]
 
 
 def number(request: Request, name: str, low: float, high: float, default: float) -> float:

@@ -32,7 +32,7 @@ from jormungandr.errors import (
 )
 from jormungandr.ledger import Draft, Identity
 from jormungandr.policy import PolicySnapshot, streams
-from jormungandr.protocol import InferenceReply, LabelReceipt, Receipt
+from jormungandr.protocol import SPLITS, InferenceReply, LabelReceipt, Receipt
 from jormungandr.rows import Row
 from jormungandr.service.journal import Journal, VersionRow
 from jormungandr.service.process import LearnerProcess
@@ -350,6 +350,8 @@ class Model:
             "replay": {"size": 0, "capacity": spec.replay.capacity},
             "validation": {"size": 0, "capacity": spec.validation.capacity},
             "normalizer": {"count": 0},
+            "updates": {"skipped": 0, "non_finite": 0, "rollbacks": 0},
+            "returns": {split: {"episodes": 0} for split in SPLITS},
             "diverged": False,
             "warnings": [],
         }

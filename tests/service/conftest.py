@@ -89,7 +89,7 @@ class App:
 
 @pytest.fixture(scope="session")
 def open_app() -> Callable[[Path], Any]:
-    """``with open_app(path) as app``: an application on a data directory."""
+    """A context manager over a data directory: the application on it."""
 
     class Opened:
         def __init__(self, path: Path) -> None:

@@ -107,7 +107,9 @@ def test_group_commit(app: Any, model: Any, held: Held, pool: ThreadPoolExecutor
     assert sorted(answer.result().lsn for answer in others) == list(range(4, 13))
 
 
-def test_same_identities_at_once(app: Any, model: Any, held: Held, pool: ThreadPoolExecutor) -> None:
+def test_same_identities_at_once(
+    app: Any, model: Any, held: Held, pool: ThreadPoolExecutor
+) -> None:
     """Of equal requests in one group the first is accepted, and all wait for its commit."""
     blocker = pool.submit(app.connect("m").add, experience(1, 1, actor_id="blocker"))
     until(lambda: held.begun, "a commit")
@@ -233,7 +235,7 @@ def _last_error(app: Any, many: list[Any]) -> str:
 def test_unforeseen_error_in_a_commit(
     app: Any, model: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A commit that fails for a reason nobody thought of is 500, keeps nothing, and ends nothing."""
+    """A commit that fails for an unforeseen reason is 500, keeps nothing, and ends nothing."""
 
     def fail(*_: Any) -> None:
         raise apsw.BusyError("database is locked")

@@ -97,7 +97,9 @@ def mutated(body: Any, place: tuple[Any, ...], how: str, token: str, key: str) -
     if how == "key" and isinstance(value, dict):
         value[mark] = 0
         text = json.dumps(copy)
-        return text.replace(json.dumps(mark), f'"{key}"').replace(f'"{key}": 0', f'"{key}": {token}')
+        return text.replace(json.dumps(mark), f'"{key}"').replace(
+            f'"{key}": 0', f'"{key}": {token}'
+        )
     if holder is None:
         return token
     if how == "gone":

@@ -184,7 +184,9 @@ def test_info(shared: Any) -> None:
     assert "synced" in info["durability"]
 
 
-@pytest.mark.parametrize("path", ["/", "/v1", "/v1/nothing", "/v1/models/", "/v1/models/m/inference/"])
+@pytest.mark.parametrize(
+    "path", ["/", "/v1", "/v1/nothing", "/v1/models/", "/v1/models/m/inference/"]
+)
 def test_unknown_path(shared: Any, path: str) -> None:
     """A path that does not exist is 404 in our form; a slash at the end makes another path."""
     assert error(shared.request("GET", path)) == (404, "not_found")
@@ -467,6 +469,34 @@ def test_our_own_fault(caplog: pytest.LogCaptureFixture) -> None:
     assert b"internal_error" in sent[1]["body"]
     assert b"secret" not in sent[1]["body"]
     assert "a secret" in caplog.text
+
+
+def test_server_that_waits_no_longer() -> None:
+    """A request that a shutdown cuts off is told to come again, to whoever serves next."""
+    sent: list[Any] = []
+
+    async def call(_: Request) -> tuple[int, Any]:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def never() -> Any:
+        raise AssertionError
+
+    async def cut_off() -> None:
+        scope = {"type": "http", "method": "GET", "path": "/", "query_string": b"", "headers": []}
+        task = asyncio.create_task(JsonRoute(call)(scope, never, send))
+        await asyncio.sleep(0)
+        task.cancel()
+        await task
+
+    asyncio.run(cut_off())
+
+    assert sent[0]["status"] == 503
+    assert (b"retry-after", b"1") in sent[0]["headers"]
+    assert b'"draining"' in sent[1]["body"]
 
 
 def test_retry_after(shared: Any, monkeypatch: pytest.MonkeyPatch) -> None:

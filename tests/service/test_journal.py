@@ -253,7 +253,7 @@ def test_row_that_is_another(journal: Journal, path: Path, statement: str) -> No
     change(path, statement)
     reader = JournalReader(path)
 
-    with pytest.raises(DataDirError, match="row [29]: expected its recorded SHA-256"):
+    with pytest.raises(DataDirError, match=r"row [29]: expected its recorded SHA-256"):
         reader.rows(0)
     reader.close()
 

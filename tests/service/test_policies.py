@@ -208,9 +208,7 @@ def test_file_without_a_record(open_app: Any, tmp_path: Path, learners: list[Lea
 
 
 @pytest.mark.parametrize("damage", ["missing", "flipped", "short", "another"])
-def test_damaged_file(
-    open_app: Any, tmp_path: Path, learners: list[Learner], damage: str
-) -> None:
+def test_damaged_file(open_app: Any, tmp_path: Path, learners: list[Learner], damage: str) -> None:
     """A policy's file that is lost or damaged is passed over, until the learner makes it again."""
     with open_app(tmp_path) as app:
         app.connect("m").create(SPEC)

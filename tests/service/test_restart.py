@@ -1,4 +1,4 @@
-"""Ends of every kind: what was acknowledged is there, and learning comes out the same to the bit."""
+"""Ends of every kind: what was acknowledged is there, and learning comes out the same."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_sigterm(servers: Any, tmp_path: Path, reference: Learner) -> None:
 
 
 def test_kill_of_the_server(servers: Any, tmp_path: Path, reference: Learner) -> None:
-    """kill -9 while rows come in: whatever had a receipt is known, and no learner is left over."""
+    """After kill -9 under load whatever had a receipt is known, and no learner is left over."""
     server = servers()
     endpoint = server.connect("m")
     endpoint.create(SPEC)
@@ -148,7 +148,7 @@ def test_kill_of_the_server(servers: Any, tmp_path: Path, reference: Learner) ->
 
 
 def test_kill_of_the_learner(servers: Any, tmp_path: Path, reference: Learner) -> None:
-    """kill -9 of a learner: nothing else stops, another one takes its place, and ends the same."""
+    """After kill -9 of a learner nothing else stops, and another one comes out the same."""
     server = servers()
     endpoint = server.connect("m")
     endpoint.create(SPEC)

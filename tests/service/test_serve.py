@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import http.client
+import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -151,7 +154,7 @@ def test_port_in_use(server: Server, tmp_path: Path) -> None:
     status, out, err = serve(tmp_path / "data", "--port", port)
 
     assert (status != 0, out) == (True, "")
-    assert "address already in use" in err
+    assert "--host, --port: expected an address that is free" in err
     assert "Traceback" not in err
 
 
@@ -229,3 +232,27 @@ def test_creation_cut_short_is_swept(tmp_path: Path) -> None:
     DataDir(tmp_path).close()
 
     assert not junk.exists()
+
+
+# -- the end ------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGINT])
+def test_shutdown_with_an_open_barrier(tmp_path: Path, sign: int) -> None:
+    """Who waits at a barrier when the server is told to end is sent away, not left with a 500."""
+    with Server(tmp_path) as server, server.connect("m") as endpoint:
+        endpoint.create(QUIET)
+        address = ("127.0.0.1", int(server.url.rpartition(":")[2]))
+        with socket.create_connection(address, DEADLINE) as waiting:
+            head = "GET /v1/models/m?applied_lsn=9&wait=60 HTTP/1.1\r\nHost: x\r\n"
+            waiting.sendall(f"{head}Authorization: Bearer {server.token}\r\n\r\n".encode())
+            endpoint.info()  # what came before it has been read when it is answered
+            server.process.send_signal(sign)
+            answer = http.client.HTTPResponse(waiting)
+            answer.begin()
+
+            assert (answer.status, answer.headers["retry-after"]) == (503, "1")
+            assert b'"draining"' in answer.read()
+            assert server.process.wait(DEADLINE) == 0
+    assert "Traceback" not in (tmp_path / "stderr").read_text()

@@ -1,0 +1,211 @@
+"""The channel's framing, and the supervision of a learner process."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import socket
+import struct
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from jormungandr.service import process as module
+from jormungandr.service.channel import LIMIT, AsyncChannel, Channel, Closed
+from jormungandr.service.process import RESTARTS, LearnerProcess
+from tests.service.serving import DEADLINE
+
+MESSAGES: list[dict[str, Any]] = [
+    {"type": "state", "info": {"a": [1, 2.5, None, "é"]}},
+    {"type": "policy", "bytes": bytes(range(256)) * 1_000},
+    {"type": ""},
+]
+
+
+@pytest.fixture
+def pair() -> Any:
+    """Two connected sockets."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        yield ours, theirs
+
+
+def test_messages_go_through(pair: Any) -> None:
+    """Messages arrive whole and in order, both ways, also when they come together."""
+    ours, theirs = pair
+
+    async def talk() -> list[dict[str, Any]]:
+        gateway, learner = await AsyncChannel.over(ours), Channel(theirs)
+        received = []
+        for message in MESSAGES:
+            gateway.send(message)
+        for _ in MESSAGES:
+            received.append(await asyncio.to_thread(learner.receive, DEADLINE))
+        for message in MESSAGES:
+            await asyncio.to_thread(learner.send, message)
+            received.append(await gateway.receive())
+        gateway.close()
+        return received
+
+    assert asyncio.run(talk()) == MESSAGES * 2
+
+
+def test_message_in_pieces(pair: Any) -> None:
+    """A message that comes byte by byte is a message when the last byte has come."""
+    ours, theirs = pair
+    learner = Channel(theirs)
+    Channel(ours).send({"type": "stop"})
+    data = theirs.recv(1_000)
+    for byte in data[:-1]:
+        ours.sendall(bytes([byte]))
+        assert learner.receive(0) is None
+    ours.sendall(data[-1:])
+
+    assert learner.receive(DEADLINE) == {"type": "stop"}
+
+
+def test_no_message_in_time(pair: Any) -> None:
+    """Without a message there is none."""
+    assert Channel(pair[1]).receive(0) is None
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\x05\x00\x00\x00abc",
+        b"\x01\x00\x00\x00\xc1",
+        b"\x01\x00\x00\x00\x90",
+        b"\x01\x00\x00\x00\x80",
+        struct.pack("<I", LIMIT + 1),
+    ],
+    ids=["end", "cut", "no MessagePack", "a list", "no type", "huge"],
+)
+def test_nonsense_is_an_end(pair: Any, data: bytes) -> None:
+    """Whatever is no message is the end of the channel, on the gateway's side."""
+    ours, theirs = pair
+
+    async def listen() -> None:
+        gateway = await AsyncChannel.over(ours)
+        theirs.sendall(data)
+        theirs.shutdown(socket.SHUT_RDWR)
+        try:
+            await asyncio.wait_for(gateway.receive(), DEADLINE)
+        finally:
+            gateway.close()
+
+    with pytest.raises(Closed):
+        asyncio.run(listen())
+
+
+def test_other_side_gone(pair: Any) -> None:
+    """A learner whose gateway is gone hears it, whether it speaks or listens."""
+    ours, theirs = pair
+    learner = Channel(theirs)
+    ours.close()
+
+    with pytest.raises(Closed):
+        learner.receive(DEADLINE)
+    with pytest.raises(Closed):
+        learner.send({"type": "state", "padding": "x" * 10_000_000})
+
+
+# -- supervision --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Puts a shell script in the place of the learner process, and lets no time pass between."""
+    sleep = asyncio.sleep
+    monkeypatch.setattr(module.asyncio, "sleep", lambda _: sleep(0))
+
+    def put(script: str) -> None:
+        path = tmp_path / "child"
+        path.write_text(f"#!{shutil.which('sh')}\n{script}\n")
+        path.chmod(0o700)
+        monkeypatch.setattr(module, "sys", SimpleNamespace(executable=str(path)))
+
+    return put
+
+
+async def ignore(message: dict[str, Any]) -> None:
+    """Do nothing with a message."""
+
+
+async def reached(process: LearnerProcess, state: str) -> None:
+    """Wait until a process is in a state."""
+    async with asyncio.timeout(DEADLINE):
+        while process.state != state:
+            await asyncio.to_thread(time.sleep, 0.01)
+
+
+def test_child_that_cannot_live(child: Any, tmp_path: Path) -> None:
+    """A learner that ends again and again without progress is given up, with a reason."""
+    child(f"echo once >> {tmp_path}/starts; exit 3")
+
+    async def watch() -> LearnerProcess:
+        process = LearnerProcess(tmp_path, 1, ignore)
+        assert (process.state, process.pid) == ("idle", None)
+        process.start()
+        process.start()
+        await reached(process, "failed")
+        await process.stop()
+        return process
+
+    process = asyncio.run(watch())
+    assert process.error == f"the learner ended {RESTARTS} times in a row"
+    assert (tmp_path / "starts").read_text() == "once\n" * RESTARTS
+    assert process.pid is None
+
+
+def test_child_gets_its_threads(child: Any, tmp_path: Path) -> None:
+    """The numeric libraries' thread counts are set before the child imports anything."""
+    child(
+        f"echo $OMP_NUM_THREADS $OPENBLAS_NUM_THREADS $MKL_NUM_THREADS > {tmp_path}/threads; exit"
+    )
+
+    async def watch() -> None:
+        process = LearnerProcess(tmp_path, 3, ignore)
+        process.start()
+        await reached(process, "failed")
+        await process.stop()
+
+    asyncio.run(watch())
+    assert (tmp_path / "threads").read_text() == "3 3 3\n"
+
+
+def test_stop_of_a_child_that_does_not_listen(
+    child: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A learner that does not stop in its time is killed."""
+    monkeypatch.setattr(module, "STOP_TIMEOUT", 0.1)
+    child("exec sleep 600")
+
+    async def watch() -> LearnerProcess:
+        process = LearnerProcess(tmp_path, 1, ignore)
+        process.start()
+        await asyncio.sleep(0)
+        pid = process.pid
+        assert pid is not None
+        await process.stop()
+        return process
+
+    process = asyncio.run(watch())
+    assert (process.state, process.pid) == ("stopped", None)
+
+
+def test_stop_before_the_start(tmp_path: Path) -> None:
+    """A model that is stopped before it ever started a learner starts none after."""
+
+    async def watch() -> LearnerProcess:
+        process = LearnerProcess(tmp_path, 1, ignore)
+        await process.stop()
+        process.start()
+        await asyncio.sleep(0)
+        return process
+
+    assert asyncio.run(watch()).pid is None
