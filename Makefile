@@ -1,6 +1,7 @@
 # `make demo` and `make test` do all set-up on a machine that has only Python 3.11+.
 PYTHON ?= python3
 VENV ?= .venv
+PIP_ARGS ?=
 BIN = $(VENV)/bin
 SHIPPED = jormungandr jormungandr_envs wrappers/jormungandr_wrappers
 
@@ -10,7 +11,8 @@ setup: $(VENV)/.installed
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[dev]"
+	@echo "Installing into $(VENV): about 1 GB, a few minutes."
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -e ".[dev]"
 	touch $@
 
 demo: setup
