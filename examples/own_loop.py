@@ -37,3 +37,4 @@ for days in (25, 25, 25):
     # For comparison: full power whenever it is below 20 degrees comes to -5.0 a day.
     held_out = [day(endpoint, "validation").total_reward for _ in range(20)]
     print(f"{days} more days: {sum(held_out) / 20:.2f} a day")
+endpoint.close()

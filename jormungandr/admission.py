@@ -110,16 +110,20 @@ class Admission:
             ordinal[mine] = total + np.arange(len(mine))
         self._write(columns, new, digests, outcome, label, ordinal, draft)
         rows: list[Row] = []
+        late: list[tuple[Identity, int, int, int, int]] = []
         start = 0
         # A duplicate that brings a label it did not have is a label submission at its place.
         for stop in [*np.flatnonzero(known & (columns.label >= 0)).tolist(), len(columns)]:
             part = start + np.flatnonzero(new[start:stop])
+            if late and (len(part) or stop == len(columns)):
+                rows.append(_labels_row(draft.next_lsn(), late))
+                late = []
             if len(part):
                 stored = columns.with_label(label).take(part)
                 rows.append(TransitionsRow(draft.next_lsn(), stored, outcome[part]))
                 _count(stored, outcome[part], draft)
             if stop < len(columns):
-                rows += self._late_inline_label(columns, stop, draft)
+                late += self._late_inline_label(columns, stop, draft)
             start = stop
         self._expire(draft)
         dropped = np.where(known, before, outcome) == STALE_DROPPED
@@ -293,13 +297,15 @@ class Admission:
             draft.drop_pending(identity)
         return label
 
-    def _late_inline_label(self, columns: Columns, i: int, draft: Draft) -> list[Row]:
-        """Admit the label that duplicate i brings."""
+    def _late_inline_label(
+        self, columns: Columns, i: int, draft: Draft
+    ) -> list[tuple[Identity, int, int, int, int]]:
+        """Admit the label that duplicate i brings, and return what to keep of it."""
         identity, label = columns.identity(i), int(columns.label[i])
         outcome, split, ordinal = self._admit_label(identity, label, draft, f"transitions[{i}]")
         if outcome != "attached":
             return []
-        return [_labels_row(draft.next_lsn(), [(identity, label, ATTACHED, split, ordinal)])]
+        return [(identity, label, ATTACHED, split, ordinal)]
 
     def _write(
         self,

@@ -226,8 +226,8 @@ class RemoteLearner:
                     repr(error),
                     "is `jormungandr serve` running there?",
                 )
-                if isinstance(error, ssl.SSLError):
-                    raise failure from None  # asking again would not change the protocol
+                if _no_tls(error):
+                    raise failure from None  # asking again would not change it
                 pause = 0.0
             else:
                 if response.status < 300:
@@ -318,6 +318,12 @@ def _check_finite(observations: Any, epsilon: float | None) -> None:
             continue
         if not finite:
             raise NonFinite(f"observations[{i}]", "numbers that are finite in float32", row)
+
+
+def _no_tls(error: OSError) -> bool:
+    """Whether the other side has the wrong certificate, or speaks no TLS at all."""
+    wrong = isinstance(error, ssl.SSLCertVerificationError)
+    return wrong or getattr(error, "reason", None) == "WRONG_VERSION_NUMBER"
 
 
 def _token() -> str | None:

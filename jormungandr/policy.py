@@ -23,13 +23,16 @@ from jormungandr.errors import CheckpointError, InvalidValue, JormungandrError, 
 from jormungandr.protocol import ActionChoice, InferenceReply
 from jormungandr.spec import ModelSpec
 
-__all__ = ["PolicySnapshot", "layer_shapes", "normalize", "streams"]
+__all__ = ["PolicySnapshot", "layer_shapes", "normalize", "prepared", "streams"]
 
 FORMAT = "jormungandr-policy-1"
 #: Name of the policy's file in a checkpoint folder.
 POLICY_FILE = "policy.safetensors"
 #: Added to the variance under the root, so that a constant feature does not divide by zero.
 VARIANCE_FLOOR = 1e-8
+
+#: Largest magnitude of an element that is not normalised.
+RAW_BOUND = np.float32(1e6)
 
 Floats = NDArray[np.float32]
 
@@ -44,6 +47,21 @@ def normalize(
     """
     scaled = (observation - mean) / np.sqrt(var + VARIANCE_FLOOR)
     return np.clip(scaled, -clip, clip).astype(np.float32)
+
+
+def prepared(
+    observation: NDArray[np.float32],
+    spec: ModelSpec,
+    mean: NDArray[np.float64],
+    var: NDArray[np.float64],
+) -> Floats:
+    """Return what the network sees of raw observations, (B, D).
+
+    Raw ones are bounded too: 3e38 is a fair float32, and the sum of two of them is none.
+    """
+    if spec.observation.normalize:
+        return normalize(observation, mean, var, spec.observation.clip)
+    return np.clip(observation, -RAW_BOUND, RAW_BOUND)
 
 
 def streams(
@@ -137,8 +155,7 @@ class PolicySnapshot:
         """
         layers, _ = self._forward
         x = np.asarray(observation, dtype=np.float32)
-        if self.spec.observation.normalize:
-            x = normalize(x, self.mean, self.var, self.spec.observation.clip)
+        x = prepared(x, self.spec, self.mean, self.var)
         depth = len(self.spec.c51.layers)
         for weight, bias in layers[:depth]:
             x = np.maximum(x @ weight + bias, np.float32(0))
@@ -191,7 +208,7 @@ class PolicySnapshot:
             rng: draws the explored actions; nothing the learner's state depends on.
             deterministic: take the best action always; wins over `epsilon`.
             epsilon: probability of a uniformly random action; None is the model's schedule.
-            distribution: also return the chosen action's return distribution.
+            distribution: also return the return distribution of every action.
 
         Raises:
             InvalidInput: (one of its classes) for a bad observation or epsilon.
@@ -219,7 +236,7 @@ class PolicySnapshot:
             actions=[choices[i] for i in chosen],
             expected_values=values.tolist(),
             behavior_prob=probability.tolist(),
-            distribution=probs[np.arange(count), chosen].tolist() if distribution else None,
+            distribution=probs.tolist() if distribution else None,
             support=self.support.tolist() if distribution else None,
         )
 

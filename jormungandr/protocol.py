@@ -146,7 +146,7 @@ class InferenceReply(_Message, omit_defaults=True):
         actions: B choices.
         expected_values: (B, A) expected discounted return of each action.
         behavior_prob: (B,) probability with which each choice was made.
-        distribution: (B, N) return distribution of each chosen action, if asked for.
+        distribution: (B, A, N) return distribution of every action, if asked for.
         support: (N,) returns it is over, if asked for.
     """
 
@@ -155,7 +155,7 @@ class InferenceReply(_Message, omit_defaults=True):
     actions: list[ActionChoice]
     expected_values: list[list[float]]
     behavior_prob: list[float]
-    distribution: list[list[float]] | None = None
+    distribution: list[list[list[float]]] | None = None
     support: list[float] | None = None
 
     @property

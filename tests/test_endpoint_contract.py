@@ -730,13 +730,14 @@ def test_schedule_without_epsilon(learned: Any) -> None:
 
 
 def test_distribution(learned: Any) -> None:
-    """The chosen action's distribution has mass one and the expected value that is given."""
+    """Every action's distribution has mass one and the expected value that is given."""
     reply = learned.act(OBSERVATIONS, deterministic=True, distribution=True)
 
     assert reply.support == pytest.approx([-2 + 0.4 * k for k in range(11)])
-    assert np.sum(reply.distribution, axis=1) == pytest.approx([1.0] * 3)
-    chosen = [v[i] for v, i in zip(reply.expected_values, reply.indices, strict=True)]
-    assert np.dot(reply.distribution, reply.support) == pytest.approx(chosen, abs=1e-6)
+    assert np.shape(reply.distribution) == (3, 3, 11)
+    assert np.sum(reply.distribution, axis=-1) == pytest.approx(np.ones((3, 3)))
+    values = np.dot(reply.distribution, reply.support)
+    assert values == pytest.approx(np.array(reply.expected_values), abs=1e-6)
 
 
 @pytest.mark.parametrize("single", [[0.5, -1.0], (0.5, -1.0), np.array([0.5, -1.0], np.float32)])

@@ -18,7 +18,7 @@ TORCH_MODULES = {"torch", "safetensors", "stable_baselines3"}
 
 #: A module imports from lower layers, and from its own package; `protocol` alone imports a sibling.
 LAYERS: list[set[str]] = [
-    {"errors", "version", "numerics"},
+    {"errors", "version", "durable", "numerics"},
     {"spec", "protocol", "transport"},
     {"columns"},
     {"rows", "ledger", "policy", "wire"},

@@ -26,14 +26,14 @@ from jormungandr.cli.evaluate import HELD_OUT_SEED
 from jormungandr.client import RemoteLearner
 from jormungandr.errors import InternalError, InvalidValue
 from jormungandr.protocol import Endpoint
-from jormungandr.service.datadir import read_token
 from jormungandr.spec import ModelSpec
 
 __all__ = ["add_arguments", "run"]
 
 HORIZON = 48
 #: First seeds of the two kinds of episodes: the paths of one are never those of the other.
-TRAIN_SEED, VALIDATION_SEED = 10_000, 20_000
+TRAIN_SEED, VALIDATION_SEED = 10_000, 510_000
+MOST_EPISODES = 400_000
 #: Observations per inference request.
 CHUNK = 1_000
 
@@ -76,8 +76,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the experiment; return 1 if the bookkeeping is off."""
-    if arguments.episodes < 1 or arguments.paths < 2:
-        raise InvalidValue("arguments", "--episodes >= 1 and --paths >= 2", "less")
+    if not 1 <= arguments.episodes <= MOST_EPISODES:
+        raise InvalidValue("--episodes", f"1..{MOST_EPISODES}", arguments.episodes)
+    if arguments.paths < 2:
+        raise InvalidValue("--paths", ">= 2, for an interval", arguments.paths)
     spec = ModelSpec.preset("ou-note", seed=arguments.seed)
     schedule = make_schedule(arguments.episodes, arguments.seed)
     with _stage(arguments, spec) as stage:
@@ -321,6 +323,8 @@ class TwoActors:
 @contextlib.contextmanager
 def _service(data_dir: Path) -> Iterator[tuple[str, str]]:
     """Run ``jormungandr serve`` on a free port; yield its address and token."""
+    from jormungandr.service.datadir import read_token  # what --in-process can do without
+
     command = [
         *(sys.executable, "-m", "jormungandr", "serve"),
         *("--data-dir", str(data_dir), "--port", "0"),

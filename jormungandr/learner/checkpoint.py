@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
+from jormungandr.durable import sync_folder, write_synced
 from jormungandr.errors import CheckpointError, InvalidValue
 from jormungandr.version import __version__
 
@@ -60,16 +61,16 @@ def write_checkpoint(
     temporary.mkdir(parents=True)
     try:
         for name, data in contents.items():
-            _write(temporary / name, data)
-        _write(temporary / "manifest.json", _manifest(manifest))
-        _sync_folder(temporary)
+            write_synced(temporary / name, data)
+        write_synced(temporary / "manifest.json", _manifest(manifest))
+        sync_folder(temporary)
         if path.exists():
             # A folder cannot be renamed over a full one; the old one steps aside first, to where
             # it is found should this process end before the next line.
             shutil.rmtree(aside, ignore_errors=True)
             path.rename(aside)
         temporary.rename(path)
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
         shutil.rmtree(aside, ignore_errors=True)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -145,20 +146,3 @@ def _manifest(content: dict[str, Any]) -> bytes:
 def _aside(path: Path) -> Path:
     """Return where a checkpoint steps aside while another takes its name."""
     return path.with_name(f".{path.name}.old")
-
-
-def _write(path: Path, data: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync_folder(path: Path) -> None:
-    if os.name == "nt":  # folders cannot be opened there, and renames are journaled
-        return
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -27,7 +27,7 @@ from jormungandr.learner.pacing import Pacing
 from jormungandr.learner.replay import Replay, Sample
 from jormungandr.learner.validation import ValidationStore
 from jormungandr.numerics.moments import RunningMoments
-from jormungandr.policy import POLICY_FILE, PolicySnapshot, normalize, streams
+from jormungandr.policy import POLICY_FILE, PolicySnapshot, prepared, streams
 from jormungandr.protocol import Evaluation
 from jormungandr.rows import ACCEPTED, ATTACHED, LabelsRow, Row, TransitionsRow
 from jormungandr.spec import ModelSpec
@@ -192,6 +192,7 @@ class Core:
             "validation": {"size": len(self.validation), "capacity": self.validation.capacity},
             "normalizer": {"count": int(self.normalizer.count)},
             "returns": self.returns.info(),
+            "unlabelled": p.unlabelled,
             "applied_lsn": p.lsn,
             "diverged": self.diverged,
             "warnings": self.warnings(),
@@ -367,9 +368,7 @@ class Core:
     def _normalized(
         self, observation: NDArray[np.float32], moments: Moments
     ) -> NDArray[np.float32]:
-        if not self.spec.observation.normalize:
-            return observation
-        return normalize(observation, *moments, self.spec.observation.clip)
+        return prepared(observation, self.spec, *moments)
 
     def evaluate(self) -> Evaluation | None:
         """Measure the whole validation store under the newest version; None when it is empty.

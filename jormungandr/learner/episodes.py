@@ -41,7 +41,10 @@ class EpisodeReturns:
         if not len(columns):
             return
         code = columns.actor.astype(np.int64) * len(columns.episodes) + columns.episode
-        cuts = np.flatnonzero(np.diff(code)) + 1
+        t, split = columns.timestep, columns.split.astype(np.int64)
+        # A run is steps of one episode and split, one after the other.
+        breaks = (np.diff(code) != 0) | (np.diff(t) != 1) | (np.diff(split) != 0)
+        cuts = np.flatnonzero(breaks) + 1
         for run in np.split(np.arange(len(columns)), cuts):
             self._take(columns, run)
 
@@ -51,9 +54,7 @@ class EpisodeReturns:
         key = (actor, episode)
         split = int(columns.split[run[0]])
         expected, total, known_split = self._open.pop(key, (0, 0.0, split))
-        t = columns.timestep[run]
-        whole = first == expected and bool((np.diff(t) == 1).all())
-        if not whole or known_split != split or not (columns.split[run] == split).all():
+        if first != expected or known_split != split:
             return
         # Summed one after the other, so that the bits do not depend on how the run was cut.
         reward = columns.reward[run].astype(np.float64)
@@ -62,7 +63,7 @@ class EpisodeReturns:
             self._recent[split].append(total)
             self._finished[split] += 1
             return
-        self._open[key] = (int(t[-1]) + 1, total, split)
+        self._open[key] = (first + len(run), total, split)
         if len(self._open) > OPEN:
             self._open.popitem(last=False)
 

@@ -101,7 +101,7 @@ class Learner(Core):
             observations: raw; they are normalised with the moments latched in the policy.
             deterministic: take the best action always; wins over `epsilon`.
             epsilon: probability of a random action; None is the model's exploration schedule.
-            distribution: also return the chosen actions' return distributions.
+            distribution: also return the return distribution of every action.
         """
         if epsilon is None:
             epsilon = self.spec.exploration.epsilon(self.pacing.transitions)

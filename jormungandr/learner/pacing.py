@@ -30,7 +30,7 @@ class Pacing:
     paid: int = 0
 
     def __post_init__(self) -> None:
-        self._ratio = Fraction(repr(self.spec.updates_per_transition))
+        self._ratio = Fraction(repr(float(self.spec.updates_per_transition)))
 
     @property
     def owed(self) -> int:

@@ -118,7 +118,8 @@ def _routes(gateway: Gateway) -> list[Route]:
             {"observations": list},
             {"deterministic": bool, "epsilon": float | int, "distribution": bool},
         )
-        _at_most(given["observations"], "observations")
+        if given["observations"] and isinstance(given["observations"][0], list):
+            _at_most(given["observations"], "observations")
         return 200, await model.act(
             given["observations"],
             deterministic=given.get("deterministic", False),

@@ -46,6 +46,8 @@ class Channel:
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self._buffer = bytearray()
+        self._poll = select.poll()
+        self._poll.register(sock, select.POLLIN)
 
     def send(self, message: dict[str, Any]) -> None:
         """Send, waiting for room.
@@ -68,8 +70,8 @@ class Channel:
             message = self._take()
             if message is not None:
                 return message
-            ready, _, _ = select.select([self._sock], [], [], timeout)
-            if not ready:
+            # Not select(), which knows no descriptor above 1,023.
+            if not self._poll.poll(None if timeout is None else timeout * 1000):
                 return None
             try:
                 data = self._sock.recv(1 << 16)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import apsw
 
+from jormungandr.durable import sync_folder
 from jormungandr.errors import DataDirError
 from jormungandr.service.journal import Created, Journal
 from jormungandr.spec import ModelSpec
@@ -70,11 +71,7 @@ class DataDir:
         created = Created(model_id, generation, first_version, spec)
         Journal(building / "journal.db", created).close()
         building.rename(folder)
-        handle = os.open(models, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        sync_folder(models)
         return folder, Journal(folder / "journal.db")
 
     def close(self) -> None:

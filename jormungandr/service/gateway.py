@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jormungandr.errors import Draining, InvalidValue, ModelConflict, ModelUnknown
+from jormungandr.errors import DataDirError, Draining, InvalidValue, ModelConflict, ModelUnknown
 from jormungandr.service.datadir import DataDir
 from jormungandr.service.model import Model
 from jormungandr.spec import MODEL_ID, ModelSpec
@@ -49,6 +49,10 @@ class Gateway:
                 )
                 journal.close()
                 continue
+            if created.model_id in self._models:
+                raise DataDirError(
+                    str(folder), f"one living generation of {created.model_id!r}", "another one too"
+                )
             self._past[created.model_id] = (max(generation, created.generation), version)
             self._models[created.model_id] = Model(folder, journal)
         self.state = "ready"
@@ -115,7 +119,7 @@ class Gateway:
         """Delete a model and what it learned from; its version numbers are never used again."""
         async with self._creating:
             model = self.model(model_id)
-            del self._models[model_id]
             await model.delete()
+            del self._models[model_id]
             # Not before: a policy that was on its way may have been published meanwhile.
             self._past[model_id] = (model.generation, model.published_version)

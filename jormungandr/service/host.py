@@ -60,6 +60,7 @@ class Host:
         self._reported_evaluation = -1
         self._work = 0.0  # seconds of applying since the last checkpoint
         self._checkpoint_lsn = self._core.progress.lsn
+        self._checkpoint_error: str | None = None
 
     def _recover(self, created: Created) -> Any:
         """Return the newest checkpoint that verifies, or a new learner: every row is kept."""
@@ -159,7 +160,7 @@ class Host:
                 "info": self._core.info(),
                 "metrics": self._core.metrics(),
                 "evaluations": [msgspec.to_builtins(e) for e in fresh],
-                "checkpoint_lsn": self._checkpoint_lsn,
+                "checkpoint_error": self._checkpoint_error,
             }
         )
         self._reported_at = time.monotonic()
@@ -191,9 +192,15 @@ class Host:
         if lsn in (0, self._checkpoint_lsn):
             return
         folder = self._folder / "checkpoints"
-        folder.mkdir(exist_ok=True)
-        self._core.save(folder / f"{lsn:020d}")
-        self._checkpoint_lsn = lsn
+        try:
+            folder.mkdir(exist_ok=True)
+            self._core.save(folder / f"{lsn:020d}")
+        except OSError as error:
+            # The journal has everything: a restart takes longer, and nothing is lost.
+            self._checkpoint_error = str(error)
+            log.error("checkpoint not written: %s", error)
+            return
+        self._checkpoint_lsn, self._checkpoint_error = lsn, None
         for old in sorted(self._checkpoints())[:-KEEP_CHECKPOINTS]:
             shutil.rmtree(old)
 

@@ -21,6 +21,7 @@ import msgspec
 import numpy as np
 
 from jormungandr.columns import TRAIN
+from jormungandr.durable import sync_folder
 from jormungandr.errors import DataDirError, StorageFull
 from jormungandr.ledger import (
     Block,
@@ -44,6 +45,8 @@ FORMAT = 1
 MINIMUM_SQLITE = (3, 51, 3)  # older ones can corrupt a WAL that several connections use
 #: WAL pages after which its content is moved to the database file.
 WAL_PAGES = 4_000
+#: More labels than one commit can hold.
+POSITIONS = 1 << 22
 #: Ledger blocks and episodes held in memory.
 CACHE = 20_000
 
@@ -145,7 +148,9 @@ class Journal:
         else:
             # Rewrites and syncs every page: nothing that a failed sync left in memory passes for
             # durable.
-            self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            done = self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            if done is None or done[0] != 0:
+                raise DataDirError(str(path), "a journal that nobody else has open", "one in use")
         self._reader = _connect(path, apsw.SQLITE_OPEN_READONLY)
         self.created = _read_created(self._reader, path)
         self._counters = Counters(**_read_meta(self._reader, "counters"))
@@ -172,7 +177,7 @@ class Journal:
             self._write_meta("format", FORMAT)
             self._write_meta("counters", asdict(Counters(lsn=1)))
             self._write_control(1, "create", payload)
-        _sync_folder(self.path.parent)
+        sync_folder(self.path.parent)
 
     def _write_meta(self, name: str, value: Any) -> None:
         self._writer.execute(
@@ -233,24 +238,14 @@ class Journal:
         Raises:
             StorageFull: the disk is full; nothing of the group was kept.
         """
-        try:
-            with self._transaction():
-                for row in rows:
-                    self._write_row(row)
-                for control in controls:
-                    draft.count(lsn=1)
-                    payload = msgspec.json.encode(asdict(control))
-                    self._write_control(draft.counters.lsn, "version", payload)
-                self._write_ledger(draft)
-        except apsw.FullError as error:
-            raise StorageFull(
-                "journal", "room on the disk", error, "free some; nothing was kept"
-            ) from None
-        except apsw.IOError as error:
-            # After a failed sync nobody knows what is on the disk, and asking again would lie: the
-            # kernel has marked the pages clean. Recovery after a restart reads what is there.
-            log.critical("journal %s: %s; exiting", self.path, error)
-            os._exit(74)
+        with self._guarded(), self._transaction():
+            for row in rows:
+                self._write_row(row)
+            for control in controls:
+                draft.count(lsn=1)
+                payload = msgspec.json.encode(asdict(control))
+                self._write_control(draft.counters.lsn, "version", payload)
+            self._write_ledger(draft)
 
     def merged(self, draft: Draft) -> None:
         """Take a committed draft into the cache."""
@@ -266,8 +261,12 @@ class Journal:
         self._counters = draft.counters
 
     def delete(self, highest_version: int) -> None:
-        """Record that the model is gone, and drop its data; only CONTROL rows stay."""
-        with self._transaction():
+        """Record that the model is gone, and drop its data; only CONTROL rows stay.
+
+        Raises:
+            StorageFull: the disk is full; the model is as it was.
+        """
+        with self._guarded(), self._transaction():
             draft = Draft(self)
             draft.count(lsn=1)
             payload = msgspec.json.encode({"highest_version": highest_version})
@@ -338,9 +337,25 @@ class Journal:
                 # The position keeps the order of arrival across restarts.
                 self._writer.execute(
                     "INSERT OR REPLACE INTO pending_label VALUES (?, ?, ?, ?, ?, ?)",
-                    (*identity, *waiting, draft.counters.lsn * 100_000 + position),
+                    (*identity, *waiting, draft.counters.lsn * POSITIONS + position),
                 )
         self._write_meta("counters", asdict(draft.counters))
+
+    @contextlib.contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """Turn a full disk into our error, and end the process when a sync has failed.
+
+        After a failed sync nobody knows what is on the disk, and asking again would lie: the kernel
+        has marked the pages clean. Recovery after a restart reads what is there.
+        """
+        try:
+            yield
+        except apsw.FullError as error:
+            remedy = "free some; nothing was kept"
+            raise StorageFull("journal", "room on the disk", error, remedy) from None
+        except apsw.IOError as error:
+            log.critical("journal %s: %s; exiting", self.path, error)
+            os._exit(74)
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -357,16 +372,19 @@ class Journal:
         """Move the WAL's content to the database file when it has grown; on the writer's thread."""
         wal = Path(f"{self.path}-wal")
         if wal.exists() and wal.stat().st_size > WAL_PAGES * 4096:
-            self._writer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+            with self._guarded():
+                self._writer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
     # -- reading --------------------------------------------------------------------------------
 
-    def versions(self) -> list[VersionRow]:
-        """Return the published versions, oldest first."""
+    def versions(self, newest: int = 10_000) -> list[VersionRow]:
+        """Return up to so many of the newest published versions, oldest of them first."""
         rows = self._reader.execute(
-            "SELECT payload FROM journal WHERE kind = 'version' ORDER BY lsn"
-        )
-        return [VersionRow(**msgspec.json.decode(cast("bytes", row[0]))) for row in rows]
+            "SELECT payload FROM journal WHERE kind = 'version' ORDER BY lsn DESC LIMIT ?",
+            (newest,),
+        ).fetchall()
+        decoded = [VersionRow(**msgspec.json.decode(cast("bytes", row[0]))) for row in rows]
+        return decoded[::-1]
 
     def deleted(self) -> int | None:
         """Return the highest version ever published if the model was deleted, else None."""
@@ -450,11 +468,3 @@ def _read_created(connection: apsw.Connection, path: Path) -> Created:
 def _read_meta(connection: apsw.Connection, name: str) -> Any:
     found = connection.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
     return None if found is None else msgspec.json.decode(cast("bytes", found[0]))
-
-
-def _sync_folder(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

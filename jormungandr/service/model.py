@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import shutil
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +20,7 @@ from numpy.typing import ArrayLike
 
 from jormungandr.admission import Admission
 from jormungandr.columns import Columns
+from jormungandr.durable import sync_folder, write_synced
 from jormungandr.errors import (
     Backlog,
     CheckpointError,
@@ -45,6 +45,8 @@ log = logging.getLogger("jormungandr")
 GROUP = 256
 #: Policies kept on disk.
 KEEP_POLICIES = 16
+#: Digests remembered, to compare with what a restarted learner makes again.
+KEEP_DIGESTS = 10_000
 #: Evaluations remembered.
 KEEP_EVALUATIONS = 1_000
 #: Observations above which a forward pass leaves the event loop.
@@ -81,12 +83,14 @@ class Model:
             created.generation,
         )
         self._admission = Admission(self.spec, self.generation)
-        self._published = {row.version: row.digest for row in journal.versions()}
+        self._published = {v.version: v.digest for v in journal.versions(KEEP_DIGESTS)}
+        self._highest = max(self._published, default=created.first_version)
         self.policy: PolicySnapshot | None = self._newest_policy()
         _, _, self._acting = streams(self.spec.seed)
         self._queue: asyncio.Queue[_Job] = asyncio.Queue()
         self._committer = asyncio.get_running_loop().create_task(self._commit_groups())
-        self._process = LearnerProcess(folder, self.spec.threads, self._on_message)
+        self._process = self._new_process()
+        self._checkpoint_error: str | None = None
         self._info: dict[str, Any] = {}  # the learner's last report
         self._metrics: dict[str, Any] = {}
         self._evaluations: dict[int, dict[str, Any]] = {}  # by policy version
@@ -98,6 +102,9 @@ class Model:
         self._closed: JormungandrError | None = None
         if journal.counters.data_lsn > 0:
             self._process.start()  # it may have rows to catch up with
+
+    def _new_process(self) -> LearnerProcess:
+        return LearnerProcess(self.folder, self.spec.threads, self._on_message)
 
     # -- data in --------------------------------------------------------------------------------
 
@@ -147,6 +154,7 @@ class Model:
             jobs = [await self._queue.get()]
             while len(jobs) < GROUP and not self._queue.empty():
                 jobs.append(self._queue.get_nowait())
+                await asyncio.sleep(0)
             try:
                 await self._commit(jobs)
             except Exception as error:
@@ -189,14 +197,14 @@ class Model:
         for job, answer in answers:
             if not job.answer.done():  # its client may have gone; what it sent is kept
                 job.answer.set_result(answer)
-        if self._queue.empty() and rows:
+        if rows:
             await asyncio.get_running_loop().run_in_executor(self._writing, self.journal.move_wal)
 
     # -- versions out ---------------------------------------------------------------------------
 
     @property
     def served_version(self) -> int:
-        """The newest version served, or the one before the first."""
+        """The newest version served; the first one's number until it is."""
         if self.policy is not None:
             return self.policy.version
         return self.journal.created.first_version
@@ -204,7 +212,7 @@ class Model:
     @property
     def published_version(self) -> int:
         """The highest version there is a journaled row of."""
-        return max(self._published, default=self.journal.created.first_version)
+        return self._highest
 
     async def act(
         self,
@@ -253,9 +261,12 @@ class Model:
             await self._on_policy(message)
             self._process.send("published")
         elif message["type"] == "state":
-            if message["info"]["applied_lsn"] > self._info.get("applied_lsn", -1):
+            before, now = self._info.get("applied_lsn", -1), message["info"]["applied_lsn"]
+            if now > before:
                 self._process.progressed()
-            self._info = message["info"]
+            if now >= before:  # a learner that was started again has to catch up first
+                self._info = message["info"]
+            self._checkpoint_error = message["checkpoint_error"]
             self._metrics = message["metrics"]
             for evaluation in message["evaluations"]:
                 self._evaluations[evaluation["policy_version"]] = evaluation
@@ -274,7 +285,7 @@ class Model:
         if recorded is not None and recorded != digest:
             self._mismatched = version
             log.error("%s: policy %d is not the one recorded", self.model_id, version)
-        known = self._published and version <= max(self._published)
+        known = bool(self._published) and version <= self._highest
         # One that was recorded is served again where its file was lost or damaged meanwhile.
         newer = self.policy is None or version > self.policy.version
         if known and not (recorded == digest and newer):
@@ -298,6 +309,9 @@ class Model:
                 if row.version not in self._published:
                     await self._submit(lambda _: (None, ()), row)
                     self._published[row.version] = row.digest
+                    self._highest = row.version
+                    if len(self._published) > KEEP_DIGESTS:
+                        del self._published[next(iter(self._published))]
             except (StorageFull, OSError) as error:
                 log.warning("%s: policy %d not recorded: %s", self.model_id, row.version, error)
                 await asyncio.sleep(1.0)
@@ -313,14 +327,14 @@ class Model:
 
     def _write_policy(self, version: int, data: bytes) -> None:
         folder = self.folder / "policies"
-        folder.mkdir(exist_ok=True)
+        if not folder.exists():
+            folder.mkdir()
+            sync_folder(self.folder)
         path = folder / f"{version:020d}.safetensors"
         temporary = path.with_suffix(".tmp")
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+        write_synced(temporary, data)
         temporary.rename(path)
+        sync_folder(folder)
         for old in self._policies()[:-KEEP_POLICIES]:
             old.unlink(missing_ok=True)
 
@@ -351,12 +365,18 @@ class Model:
             "validation": {"size": 0, "capacity": spec.validation.capacity},
             "normalizer": {"count": 0},
             "updates": {"skipped": 0, "non_finite": 0, "rollbacks": 0},
+            "unlabelled": 0,
             "returns": {split: {"episodes": 0} for split in SPLITS},
             "diverged": False,
             "warnings": [],
         }
         state = "diverged" if self._info.get("diverged") else self._process.state
         warnings = [*self._info.get("warnings", []), *counters.warnings()]
+        if self._checkpoint_error is not None:
+            warnings.append(
+                f"checkpoint_failed: {self._checkpoint_error}; what is journaled is safe, a restart"
+                " takes longer"
+            )
         if self._mismatched is not None:
             warnings.append(
                 f"rebuilt_differently: policy {self._mismatched} came out with other bits than"
@@ -404,17 +424,25 @@ class Model:
         await self._finish()
 
     async def delete(self) -> None:
-        """Answer what has come in, record the deletion, and drop everything but the record."""
+        """Answer what has come in, record the deletion, and drop everything but the record.
+
+        Raises:
+            StorageFull: there is no room for the record; the model goes on.
+        """
         self._closed = ModelUnknown(self.model_id, "a model", "a deleted one")
         await self._process.stop(at_once=True)
         await self._queue.join()
-        highest = self.published_version
-        await asyncio.get_running_loop().run_in_executor(
-            self._writing, self.journal.delete, highest
-        )
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.run_in_executor(self._writing, self.journal.delete, self.published_version)
+        except JormungandrError:
+            self._closed = None
+            self._process = self._new_process()
+            self._process.start()
+            raise
         await self._finish()
         for name in ("policies", "checkpoints"):
-            shutil.rmtree(self.folder / name, ignore_errors=True)
+            await loop.run_in_executor(None, shutil.rmtree, self.folder / name, True)
 
     async def _finish(self) -> None:
         await self._queue.join()

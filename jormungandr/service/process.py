@@ -73,7 +73,10 @@ class LearnerProcess:
     async def _supervise(self) -> None:
         while not self._stopping:
             self.state = "starting" if self._ends == 0 else "restarting"
-            await self._run_once()
+            try:
+                await self._run_once()
+            except Exception:  # no process or descriptor to be had; tried again like any end
+                log.exception("%s: the learner could not be run", self._folder.name)
             if self._stopping or self.state == "failed":
                 break
             self._ends += 1
@@ -86,21 +89,26 @@ class LearnerProcess:
     async def _run_once(self) -> None:
         ours, theirs = socket.socketpair()
         environment = {**os.environ, **dict.fromkeys(_THREADS, str(self._threads))}
-        self._process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "jormungandr.service.host",
-                str(self._folder),
-                str(theirs.fileno()),
-            ],
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
-            env=environment,
-            start_new_session=True,  # a Ctrl-C at the terminal is the gateway's to handle
-        )
-        theirs.close()
+        command = [
+            *(sys.executable, "-P"),  # modules do not come from the folder the server started in
+            *("-m", "jormungandr.service.host", str(self._folder), str(theirs.fileno())),
+        ]
+        try:
+            self._process = subprocess.Popen(
+                command,
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                env=environment,
+                start_new_session=True,  # a Ctrl-C at the terminal is the gateway's to handle
+            )
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
         self._channel = await AsyncChannel.over(ours)
+        if self._stopping:  # told so while there was no channel to pass it on
+            self.send("stop")
         try:
             while True:
                 message = await self._channel.receive()

@@ -351,7 +351,7 @@ class Disk:
         for owner, name in (
             (Path, "mkdir"),
             (Path, "rename"),
-            (checkpoint, "_write"),
+            (checkpoint, "write_synced"),
             (os, "fsync"),
             (shutil, "rmtree"),
         ):

@@ -241,5 +241,5 @@ def state_message(learner: Learner, lsn: int = 0) -> dict[str, Any]:
         "info": {**learner.info(), "applied_lsn": lsn},
         "metrics": learner.metrics(),
         "evaluations": [],
-        "checkpoint_lsn": 0,
+        "checkpoint_error": None,
     }

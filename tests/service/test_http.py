@@ -373,11 +373,11 @@ def test_unknown_query(shared: Any, path: str) -> None:
 def test_too_many_rows(shared: Any) -> None:
     """More rows than the limit are refused whole; as many as the limit are read."""
     for path, name in ((ADD, "transitions"), (LABELS, "labels"), (INFERENCE, "observations")):
-        body = {name: [0] * 4_097}
+        body = {name: [[0]] * 4_097}
         response = shared.request("POST", path, body)
         assert error(response) == (413, "body_too_large")
         assert response.json()["error"]["where"] == name
-        assert error(shared.request("POST", path, {name: [0] * 4_096}))[0] == 422
+        assert error(shared.request("POST", path, {name: [[0]] * 4_096}))[0] == 422
 
 
 def test_too_large(shared: Any) -> None:

@@ -94,8 +94,8 @@ def test_good_id(app: Any, model_id: str) -> None:
 @pytest.mark.parametrize(
     ("spec", "where"),
     [
-        ({}, "spec.observation"),
-        ({**QUIET, "c52": {}}, "spec.c52"),
+        ({}, "observation"),
+        ({**QUIET, "c52": {}}, "c52"),
         ({**QUIET, "c51": {"atoms": 1}}, "c51.atoms"),
         ({**QUIET, "seed": 2**63}, "seed"),
         ({**QUIET, "preset": "other"}, "preset"),

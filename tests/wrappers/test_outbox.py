@@ -31,6 +31,16 @@ def test_a_batch_goes_when_it_is_full(endpoint):
     assert endpoint.rows == rows
 
 
+def test_what_is_kept_waits_for_the_next_put(endpoint):
+    """Keeping sends nothing, however much there is; an empty put then sends it in order."""
+    outbox, rows = Outbox(endpoint, 2), steps(3)
+    outbox.keep(rows[:1])
+    outbox.keep(rows[1:])
+    assert (endpoint.requests, outbox.unsent) == ([], tuple(rows))
+    outbox.put(())
+    assert (endpoint.rows, outbox.unsent) == (rows, ())
+
+
 def test_receipts_add_up(endpoint):
     """Counts are added, the last lsn and version stand; nothing to send asks nothing."""
     outbox = Outbox(endpoint, 2)

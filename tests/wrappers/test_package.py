@@ -25,6 +25,7 @@ def test_public_names():
         "EpisodeResult",
         "Episodes",
         "Outbox",
+        "ParallelRecorder",
         "RemoteActor",
         "RunResult",
         "VectorRecorder",

@@ -1,0 +1,27 @@
+"""Files that are on the disk when a call returns."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+__all__ = ["sync_folder", "write_synced"]
+
+
+def write_synced(path: Path, data: bytes) -> None:
+    """Write a file and wait for the disk; its name is durable only after `sync_folder`."""
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def sync_folder(path: Path) -> None:
+    """Make the names in a folder durable: a rename alone is atomic, and may be forgotten."""
+    if os.name == "nt":  # folders cannot be opened there, and renames are journaled
+        return
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
