@@ -112,6 +112,7 @@ def state() -> Callable[[Learner], dict[str, Any]]:
             "pacing": [learner.pacing.transitions, learner.pacing.paid],
             "streams": [g.bit_generator.state for g in (learner._sampling, learner._acting)],
             "windows": learner.windows.state(),
+            "returns": learner.returns.state(),
             "evaluations": msgspec.to_builtins(list(learner.evaluations)),
             "counters": counters,
             "episodes": dict(ledger.episodes),

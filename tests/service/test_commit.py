@@ -212,6 +212,24 @@ def test_full_disk_fails_the_whole_group(
     assert app.connect("m").add(large).accepted == 1_200
 
 
+def test_deletion_that_finds_no_room(app: Any, model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A deletion that cannot be recorded is 503; the model goes on, and can be deleted later."""
+
+    def full(*_: Any) -> None:
+        raise apsw.FullError("database or disk is full")
+
+    app.connect("m").add(ROWS)
+    before = app.connect("m").info()
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "_write_control", full)
+        response = app.request("DELETE", "/v1/models/m")
+
+    assert (response.status_code, response.json()["error"]["code"]) == (503, "storage_full")
+    assert app.connect("m").info() == before
+    assert app.connect("m").add(ROWS).duplicate == 4
+    assert app.request("DELETE", "/v1/models/m").status_code == 204
+
+
 def test_client_repeats_until_there_is_room(app: Any, model: Any, pool: ThreadPoolExecutor) -> None:
     """A client that is patient gets through by itself once there is room."""
     many = experience(60, 20)
@@ -324,3 +342,28 @@ def test_delete_answers_what_has_come_in(
     assert late.status_code == 404
     assert early.result(60).accepted == 4
     assert deletion.result(60).status_code == 204
+
+
+def test_deletion_on_a_full_disk(app: Any, model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A deletion without room for its record is 503, the model goes on, and its numbers too."""
+    client = app.connect("m", patience=0)
+    client.add(ROWS)
+    learner = Learner(QUIET)
+    learner.add(ROWS)
+    learner.update(3)
+    app.publish("m", learner, client.info()["journal_lsn"])
+
+    def full(*_: Any) -> None:
+        raise apsw.FullError("database or disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(model.journal, "_write_control", full)
+        refused = app.request("DELETE", "/v1/models/m")
+
+    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "storage_full")
+    assert client.act([[0.0, 0.0]]).policy_version == 3
+    assert client.add(ROWS).duplicate == len(ROWS)
+    assert app.request("DELETE", "/v1/models/m").status_code == 204
+    assert app.request("GET", "/v1/models/m").status_code == 404
+    created = client.create(QUIET)
+    assert (created["generation"], created["policy_version"]) == (2, 4)

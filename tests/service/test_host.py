@@ -16,6 +16,7 @@ from jormungandr import Learner, PolicySnapshot
 from jormungandr.admission import Admission
 from jormungandr.columns import columns
 from jormungandr.errors import DataDirError
+from jormungandr.learner.core import Core
 from jormungandr.ledger import Draft
 from jormungandr.service import host as module
 from jormungandr.service.channel import Channel, Closed
@@ -339,6 +340,30 @@ def test_checkpoint_of_another_model(
     assert "is of another model" in caplog.text
 
 
+def test_checkpoint_that_finds_no_room(
+    start: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkpoint that cannot be written is reported; the learner goes on, and tries again."""
+    save, full = Core.save, [True]
+
+    def no_room(core: Core, path: Path) -> None:
+        if full[0]:
+            raise OSError(28, "No space left on device")
+        save(core, path)
+
+    monkeypatch.setattr(Core, "save", no_room)
+    monkeypatch.setattr(module, "RECOVERY_BUDGET", 1e-9)
+    lsn = write(folder, ROWS)
+    gateway = start()
+    assert "No space left" in gateway.report(lsn)["checkpoint_error"]
+    assert checkpoints(folder) == []
+    full[0] = False
+    last = stop(gateway)
+
+    assert last["checkpoint_error"] is None
+    assert checkpoints(folder) == [str(lsn)]
+
+
 def test_unfinished_checkpoint_is_swept(start: Any, folder: Path) -> None:
     """What a killed learner left of a checkpoint does not stay for ever."""
     unfinished = folder / "checkpoints" / f".{5:020d}.123.tmp"
@@ -399,3 +424,15 @@ def test_folder_of_another_learner(folder: Path, monkeypatch: pytest.MonkeyPatch
         assert not module._take(second)
         first.close()
         assert module._take(second)
+
+
+def test_checkpoint_that_cannot_be_written(start: Any, folder: Path) -> None:
+    """Without room for a checkpoint the learner goes on, and says so: the journal has it all."""
+    (folder / "checkpoints").write_text("in the way")
+    lsn = write(folder, ROWS)
+    gateway = start()
+    gateway.report(lsn)
+    last = stop(gateway)
+
+    assert last["info"]["applied_lsn"] == lsn
+    assert "checkpoints" in last["checkpoint_error"]

@@ -283,3 +283,24 @@ def test_client_raises_what_the_service_says(app: Any) -> None:
         client.info()
     with pytest.raises(InvalidValue):
         app.connect("NO").create(QUIET)
+
+
+def test_figures_do_not_go_back(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A learner that was started again catches up: until then its figures are the old ones."""
+    client = app.connect("m")
+    client.create(QUIET)
+    old, again = Learner(QUIET), Learner(QUIET)
+    rows = experience(1, 8)
+    lsn = [client.add([row]).lsn for row in rows][-1]
+    old.add(rows)
+    forgiven: list[int] = []
+    monkeypatch.setattr(app.model("m")._process, "progressed", lambda: forgiven.append(1))
+    app.publish("m", old, lsn)
+    assert client.wait(lsn)["normalizer"]["count"] == 16
+    for k, row in enumerate(rows):  # redone, which is no progress
+        again.add([row])
+        app.run(app.model("m")._on_message, state_message(again, k + 1))
+
+    found = client.wait(lsn)
+    assert (found["normalizer"]["count"], found["applied_lsn"]) == (16, lsn)
+    assert len(forgiven) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import shutil
 import socket
 import struct
@@ -209,3 +210,99 @@ def test_stop_before_the_start(tmp_path: Path) -> None:
         return process
 
     assert asyncio.run(watch()).pid is None
+
+
+def test_stop_while_the_channel_is_made(
+    child: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A learner that is told to stop before it can be talked to hears it as soon as it can."""
+    child("read line <&$5; exit 0")  # ends by itself when it has heard something
+    over = AsyncChannel.over
+
+    async def watch() -> None:
+        process = LearnerProcess(tmp_path, 1, ignore)
+        entered, leave = asyncio.Event(), asyncio.Event()
+
+        class Late(AsyncChannel):
+            @classmethod
+            async def over(cls, sock: socket.socket) -> AsyncChannel:
+                entered.set()
+                await leave.wait()
+                channel = await over(sock)
+                send = channel.send
+                # The script reads a line; a frame has none.
+                monkeypatch.setattr(channel, "send", lambda m: send({**m, "line": "\n"}))
+                return channel
+
+        monkeypatch.setattr(module, "AsyncChannel", Late)
+        process.start()
+        await entered.wait()
+        stopping = asyncio.create_task(process.stop())
+        await asyncio.sleep(0)
+        leave.set()
+        await stopping
+
+    asyncio.run(watch())
+    assert "did not stop" not in caplog.text
+
+
+def test_child_that_cannot_be_made(
+    child: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a process or descriptor to be had, it is tried again, and then given up."""
+    child("exit 0")
+    tried = []
+
+    def fork(*_: Any, **__: Any) -> None:
+        tried.append(1)
+        raise BlockingIOError("no more processes")
+
+    monkeypatch.setattr(module.subprocess, "Popen", fork)
+
+    async def watch() -> LearnerProcess:
+        process = LearnerProcess(tmp_path, 1, ignore)
+        process.start()
+        await reached(process, "failed")
+        await process.stop()
+        return process
+
+    process = asyncio.run(watch())
+    assert len(tried) == RESTARTS
+    assert process.error == f"the learner ended {RESTARTS} times in a row"
+
+
+def test_modules_do_not_come_from_the_folder_of_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that happens to lie where the server was started is not run by its learners."""
+    (tmp_path / "jormungandr").mkdir()
+    (tmp_path / "jormungandr" / "__init__.py").write_text("open('poisoned', 'w')")
+    monkeypatch.chdir(tmp_path)
+
+    async def watch() -> None:
+        folder = tmp_path / "m.1"
+        folder.mkdir()
+        process = LearnerProcess(folder, 1, ignore)
+        monkeypatch.setattr(module, "RESTARTS", 1)  # there is no journal in that folder
+        process.start()
+        await reached(process, "failed")
+        await process.stop()
+
+    asyncio.run(watch())
+    assert not (tmp_path / "poisoned").exists()
+
+
+def test_high_descriptors() -> None:
+    """A channel works on a descriptor above 1,023, which select() does not know."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        try:
+            high = fcntl.fcntl(theirs, fcntl.F_DUPFD, 1_500)
+        except OSError:
+            pytest.skip("so many descriptors are not to be had here")
+        with socket.socket(fileno=high) as end:
+            Channel(ours).send({"type": "stop"})
+            assert Channel(end).receive(DEADLINE) == {"type": "stop"}
