@@ -1,4 +1,4 @@
-"""The documents say what is true: their code runs, their links lead somewhere, their lists are whole."""
+"""The documents say what is true: code runs, links lead somewhere, lists are whole."""
 
 import re
 import subprocess

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from jormungandr import Endpoint, Learner, ModelSpec
-from jormungandr.errors import InvalidValue, SplitConflict, WaitTimeout
+from jormungandr.errors import InvalidValue, SplitConflict
 
 Step = Callable[..., dict[str, Any]]
 Small = Callable[..., ModelSpec]

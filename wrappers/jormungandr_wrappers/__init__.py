@@ -6,6 +6,7 @@ Handed an `Endpoint`, they import nothing of it: neither torch nor a network.
 from jormungandr_wrappers.episode import Choice, Episode, new_run
 from jormungandr_wrappers.episodes import Episodes
 from jormungandr_wrappers.outbox import Outbox
+from jormungandr_wrappers.parallel import ParallelRecorder
 from jormungandr_wrappers.recorder import EpisodeRecorder
 from jormungandr_wrappers.remote_actor import EpisodeResult, RemoteActor, RunResult
 from jormungandr_wrappers.vector import VectorRecorder
@@ -17,6 +18,7 @@ __all__ = [
     "EpisodeResult",
     "Episodes",
     "Outbox",
+    "ParallelRecorder",
     "RemoteActor",
     "RunResult",
     "VectorRecorder",

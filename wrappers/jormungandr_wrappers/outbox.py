@@ -6,8 +6,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from jormungandr.errors import InvalidType, InvalidValue, JormungandrError
+from jormungandr.errors import InvalidValue, JormungandrError
 from jormungandr.protocol import LIMITS, Endpoint, Receipt, Transition
+from jormungandr_wrappers.checks import check_endpoint
 
 __all__ = ["Outbox"]
 
@@ -27,9 +28,7 @@ class Outbox:
     """
 
     def __init__(self, endpoint: Endpoint, batch_size: int) -> None:
-        if not callable(getattr(endpoint, "add", None)):
-            expected = "an Endpoint, such as Learner or RemoteLearner"
-            raise InvalidType("endpoint", expected, type(endpoint).__name__)
+        check_endpoint(endpoint, "endpoint")
         if batch_size < 1:
             raise InvalidValue("batch_size", ">= 1", batch_size)
         self.endpoint, self.batch_size = endpoint, batch_size
@@ -50,9 +49,13 @@ class Outbox:
         Raises:
             JormungandrError: the endpoint's own; what it has not receipted stays in `unsent`.
         """
-        self._unsent.extend(transitions)
+        self.keep(transitions)
         if len(self._unsent) >= self.batch_size:
             self.flush()
+
+    def keep(self, transitions: Iterable[Transition]) -> None:
+        """Take transitions and send nothing yet; the next `put` or `flush` does."""
+        self._unsent.extend(transitions)
 
     def flush(self) -> Receipt:
         """Send all there are, in as few requests as the limits allow, and return `receipt`.
