@@ -70,7 +70,7 @@ def test_schedule() -> None:
     assert splits == "ttttv" * 7
     assert len({episode.seed for episode in schedule}) == 35
     assert schedule[:2] == [Episode("train", 10_000), Episode("train", 10_001)]
-    assert schedule[4] == Episode("validation", 20_000)
+    assert schedule[4] == Episode("validation", 510_000)
     assert [len(make_schedule(n, 0)) for n in (1, 3, 4, 5)] == [1, 3, 5, 6]
     other = {episode.seed for episode in make_schedule(28, 1)}
     assert other & {episode.seed for episode in schedule} == set()

@@ -212,24 +212,6 @@ def test_full_disk_fails_the_whole_group(
     assert app.connect("m").add(large).accepted == 1_200
 
 
-def test_deletion_that_finds_no_room(app: Any, model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A deletion that cannot be recorded is 503; the model goes on, and can be deleted later."""
-
-    def full(*_: Any) -> None:
-        raise apsw.FullError("database or disk is full")
-
-    app.connect("m").add(ROWS)
-    before = app.connect("m").info()
-    with monkeypatch.context() as patch:
-        patch.setattr(Journal, "_write_control", full)
-        response = app.request("DELETE", "/v1/models/m")
-
-    assert (response.status_code, response.json()["error"]["code"]) == (503, "storage_full")
-    assert app.connect("m").info() == before
-    assert app.connect("m").add(ROWS).duplicate == 4
-    assert app.request("DELETE", "/v1/models/m").status_code == 204
-
-
 def test_client_repeats_until_there_is_room(app: Any, model: Any, pool: ThreadPoolExecutor) -> None:
     """A client that is patient gets through by itself once there is room."""
     many = experience(60, 20)
