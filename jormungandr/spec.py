@@ -453,7 +453,11 @@ class ModelSpec(_Part, frozen=True):
         Raises:
             InvalidValue: a space other than a one-axis Box or a Discrete that starts at 0.
         """
-        return cls.from_dict({**_from_spaces(env), **overrides})
+        fields = _from_spaces(env)
+        given = overrides.pop("observation", {})
+        return cls.from_dict(
+            {**fields, **overrides, "observation": {**fields["observation"], **given}}
+        )
 
     def mismatches(self, given: Mapping[str, Any]) -> list[str]:
         """Return the paths at which a partial spec differs from this one; absent ones match."""

@@ -552,3 +552,10 @@ def test_learner_takes_a_dict_or_a_spec(small: Callable[..., ModelSpec]) -> None
     assert Learner(small().to_dict()).spec == small()
     with pytest.raises(InvalidType, match="spec: expected an object"):
         Learner(None)  # type: ignore[arg-type]
+
+
+def test_for_env_keeps_the_shape_beside_other_settings() -> None:
+    """An override of how observations are treated does not take away what they are."""
+    spec = ModelSpec.for_env(gymnasium.make("CartPole-v1"), observation={"normalize": False})
+
+    assert (spec.observation.shape, spec.observation.normalize) == ((4,), False)

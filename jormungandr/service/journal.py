@@ -172,7 +172,7 @@ class Journal:
                 "spec": created.spec.to_dict(),
             }
         )
-        with self._transaction():
+        with self._guarded(), self._transaction():
             self._writer.execute(_SCHEMA)
             self._write_meta("format", FORMAT)
             self._write_meta("counters", asdict(Counters(lsn=1)))

@@ -447,8 +447,6 @@ def test_no_warning_about_n_steps(model: Build) -> None:
         assert isinstance(each.replay_buffer, PrioritizedReplayBuffer)
         assert (each.n_steps, each.replay_buffer.n_steps) == (3, 3)
     assert learned.replay_buffer_class is None
-    with pytest.warns(UserWarning, match="n_steps=3` is ignored"):
-        model(n_steps=3, replay_buffer_class=ReplayBuffer)
 
 
 @pytest.mark.parametrize(
