@@ -61,8 +61,8 @@ def test_round_trip(rows: list[Row]) -> None:
         "labels",
         "transitions",
         "transitions",
-        "transitions",
         "labels",
+        "transitions",
     ]
     for row in rows:
         back = decode_row(row.lsn, row.kind, encode_row(row))
@@ -86,8 +86,8 @@ def test_row_holds_the_outcomes(rows: list[Row]) -> None:
         [2, 1],
         [1, 2, 1],
         [1],
-        [1, 1, 1, 1, 1],
         [2],
+        [1, 1, 1, 1, 1],
     ]
     assert [row.lsn for row in rows] == [1, 2, 3, 4, 5, 6]
 
