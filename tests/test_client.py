@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -777,3 +778,22 @@ def test_wait_for_a_position_that_was_never_given(clock: Clock) -> None:
 
     with pytest.raises(e.InvalidValue, match="one of a receipt, at most 3, got 7"):
         remote(script).wait(7)
+
+
+@pytest.mark.parametrize(
+    ("fault", "sent"),
+    [
+        (ssl.SSLCertVerificationError("self-signed"), 1),
+        (ssl.SSLEOFError(8, "a proxy that starts again"), 2),
+    ],
+)
+def test_tls_faults(clock: Clock, fault: OSError, sent: int) -> None:
+    """A wrong certificate is final; a handshake that broke off is tried again."""
+    script = Script(fault, at(7))
+    if sent == 1:
+        with pytest.raises(e.Unavailable, match="self-signed"):
+            remote(script).info()
+    else:
+        assert remote(script).info() == {"applied_lsn": 7}
+
+    assert len(script.sent) == sent

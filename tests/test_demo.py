@@ -13,7 +13,7 @@ import pytest
 
 from jormungandr import Learner
 from jormungandr.cli import main
-from jormungandr.cli.demo import Episode, make_schedule, report_bookkeeping
+from jormungandr.cli.demo import MOST_EPISODES, Episode, make_schedule, report_bookkeeping
 from jormungandr.spec import ModelSpec
 
 Capture = pytest.CaptureFixture[str]
@@ -230,3 +230,14 @@ def test_nothing_is_left_running(monkeypatch: pytest.MonkeyPatch, capsys: Captur
         "jormungandr demo: actor-1: expected an episode's result, got exit 9\n"
     )
     assert [process.returncode for process in started] == [0, 0, 9]
+
+
+def test_no_path_is_both_trained_and_validated_on() -> None:
+    """However long the schedule, the seeds of one kind of episode are never those of the other."""
+    kinds: dict[str, list[int]] = {"train": [], "validation": []}
+    for episode in make_schedule(MOST_EPISODES, 0):
+        kinds[episode.split].append(episode.seed)
+    another = make_schedule(1, 1)[0].seed
+
+    assert max(kinds["train"]) < min(kinds["validation"])
+    assert max(kinds["validation"]) < another

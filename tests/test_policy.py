@@ -420,3 +420,12 @@ def test_cut_or_grown_bytes(learner: Learner) -> None:
     for cut in [data[:n] for n in range(0, len(data), 97)] + [data[:-1], data + b"x"]:
         with pytest.raises(CheckpointError):
             PolicySnapshot.from_bytes(cut)
+
+
+def test_raw_observations_are_bounded(small: Small) -> None:
+    """Without normalisation, elements that float32 just holds give values, and no NaN."""
+    learner = Learner(small(observation={"shape": [2], "normalize": False}))
+    reply = learner.act([[3e38, 3e38], [1e6, 1e6]], deterministic=True)
+
+    assert np.isfinite(reply.expected_values).all()
+    assert reply.expected_values[0] == reply.expected_values[1]

@@ -45,6 +45,8 @@ FORMAT = 1
 MINIMUM_SQLITE = (3, 51, 3)  # older ones can corrupt a WAL that several connections use
 #: WAL pages after which its content is moved to the database file.
 WAL_PAGES = 4_000
+#: Milliseconds to wait for another connection.
+BUSY_TIMEOUT = 10_000
 #: More labels than one commit can hold.
 POSITIONS = 1 << 22
 #: Ledger blocks and episodes held in memory.
@@ -107,7 +109,7 @@ def _connect(path: Path, flags: int) -> apsw.Connection:
         wanted = ".".join(map(str, MINIMUM_SQLITE))
         raise DataDirError("SQLite", f">= {wanted}", apsw.sqlite_lib_version(), "upgrade apsw")
     connection = apsw.Connection(str(path), flags=flags)
-    connection.set_busy_timeout(10_000)
+    connection.set_busy_timeout(BUSY_TIMEOUT)
     return connection
 
 
@@ -432,13 +434,6 @@ class JournalReader:
                 raise DataDirError(where, "its recorded SHA-256", "another", "the row is damaged")
             rows.append(decode_row(lsn, kind, payload))
         return rows
-
-    def last(self) -> int:
-        """Return the position of the last data row, 0 without one."""
-        found = self._connection.execute(
-            "SELECT max(lsn) FROM journal WHERE kind IN ('transitions', 'labels')"
-        ).fetchone()
-        return int(found[0]) if found is not None and found[0] is not None else 0
 
     def close(self) -> None:
         """Close the connection."""
