@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from jormungandr.checks import listed
 from jormungandr.columns import (
     TRAIN,
     VALIDATION,
@@ -21,7 +22,6 @@ from jormungandr.columns import (
     check_id,
     check_timestep,
     class_index,
-    listed,
 )
 from jormungandr.errors import (
     EpisodeClosed,

@@ -6,19 +6,33 @@ again. B is the number of transitions, D the number of elements of an observatio
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from itertools import chain
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from jormungandr.checks import (
+    INTEGERS,
+    as_array,
+    bools,
+    finite_float32,
+    float32,
+    floats,
+    integer_range,
+    integers,
+    is_number,
+    listed,
+    numeric_dtype,
+    refuse_first,
+    typed,
+)
+from jormungandr.encoding import encoded
 from jormungandr.errors import (
     ActionRange,
     DtypeMismatch,
-    InvalidInput,
     InvalidType,
     InvalidValue,
     LabelRange,
@@ -32,7 +46,7 @@ from jormungandr.errors import (
 from jormungandr.protocol import LIMITS, SPLITS, Transition
 from jormungandr.spec import ModelSpec
 
-__all__ = ["Columns", "class_index", "columns", "is_number", "listed", "observations"]
+__all__ = ["Columns", "action_masks", "class_index", "columns"]
 
 TRAIN, VALIDATION = 0, 1
 
@@ -49,12 +63,8 @@ REQUIRED = (
     "terminated",
     "truncated",
 )
-OPTIONAL = ("behavior_prob", "label")
+OPTIONAL = ("behavior_prob", "label", "next_action_mask")
 _FIELDS = frozenset(REQUIRED + OPTIONAL)
-_INTEGERS = (int, np.integer)
-_NUMBERS = (int, float, np.integer, np.floating)
-#: Sequences of something else than numbers, and what has no order.
-_NO_LISTS = (str, bytes, bytearray, memoryview, Mapping, Set)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,11 +76,14 @@ class Columns:
         actor, episode: (B,) int32 indices into them.
         timestep, policy_version, action: (B,) int64.
         split: (B,) uint8, 0 train, 1 validation.
-        observation, next_observation: (B, D) float32.
+        observation, next_observation: (B, *stored_shape) in the stored dtype: (B, D) float32, or
+            images of uint8.
         reward: (B,) float32.
         terminated, truncated: (B,) bool.
         behavior_prob: (B,) float32, NaN where unknown.
         label: (B,) int32, -1 where unknown.
+        next_action_mask: (B, A) which actions the successor allows; (B, 0) in a model without
+            masks.
     """
 
     actors: tuple[str, ...]
@@ -88,6 +101,7 @@ class Columns:
     truncated: NDArray[np.bool_]
     behavior_prob: NDArray[np.floating[Any]]
     label: NDArray[np.int32]
+    next_action_mask: NDArray[np.bool_]
 
     def __len__(self) -> int:
         return len(self.timestep)
@@ -118,15 +132,16 @@ class Columns:
         may come later. Negative zero and zero are the same number, so they get the same digest.
         """
         parts = [
-            np.ascontiguousarray(self.observation + np.float32(0)),
+            _positive_zero(self.observation),
             self.action,
             self.reward + np.float32(0),
-            np.ascontiguousarray(self.next_observation + np.float32(0)),
+            _positive_zero(self.next_observation),
             self.terminated,
             self.truncated,
             # NaN has many bit patterns; "unknown" must have one.
             np.where(np.isnan(self.behavior_prob), np.float32(-1), self.behavior_prob),
             self.policy_version,
+            np.ascontiguousarray(self.next_action_mask),
         ]
         count = len(self)
         if count == 0:
@@ -136,7 +151,14 @@ class Columns:
         return np.frombuffer(b"".join(digests), dtype="<u8").astype(np.uint64)
 
 
-#: Names of the array fields, in their order on disk and on the wire.
+def _positive_zero(observation: NDArray[Any]) -> NDArray[Any]:
+    """Return observations whose negative zeros are zeros, for bytes to be compared."""
+    if observation.dtype.kind != "f":
+        return np.ascontiguousarray(observation)
+    return np.ascontiguousarray(observation + np.float32(0))
+
+
+#: Names and dtypes of the array fields, in their order on disk; images are stored as uint8.
 ARRAYS: dict[str, np.dtype[Any]] = {
     "actor": np.dtype("<i4"),
     "episode": np.dtype("<i4"),
@@ -151,6 +173,7 @@ ARRAYS: dict[str, np.dtype[Any]] = {
     "truncated": np.dtype("?"),
     "behavior_prob": np.dtype("<f4"),
     "label": np.dtype("<i4"),
+    "next_action_mask": np.dtype("?"),
 }
 
 
@@ -168,39 +191,74 @@ def columns(
     return _checked(_from_rows([_as_mapping(i, t) for i, t in enumerate(rows)], spec), spec)
 
 
-def observations(values: Any, spec: ModelSpec, where: str = "observations") -> NDArray[np.float32]:
-    """Return observations as checked (B, D) float32; a single one becomes a batch of one."""
-    shape = spec.observation.shape
-    if isinstance(values, np.ndarray):
-        _numeric_dtype(values, where)
-        array = values
-    else:
-        rows = listed(values, where, "a list of observations")
-        if len(rows) == 0:
-            return np.zeros((0, *shape), dtype=np.float32)
-        single = not isinstance(rows[0], Sequence | np.ndarray) or isinstance(rows[0], str)
-        array = _stack([rows] if single else rows, shape, lambda i: f"{where}[{i}]")
-    if array.shape == shape:
-        array = array[None]
-    if array.ndim != 1 + len(shape) or array.shape[1:] != shape:
-        raise ShapeMismatch(where, f"(B, {', '.join(map(str, shape))})", array.shape)
-    return _finite_float32(array, lambda i: f"{where}[{i}]")
+#: What a mask must do.
+ALLOWS = "at least one action allowed"
 
 
-def listed(values: Any, where: str, expected: str) -> list[Any]:
-    """Return what a caller handed over as a list; refuse what cannot be one."""
-    try:
-        if not isinstance(values, Iterable) or isinstance(values, _NO_LISTS):
-            raise TypeError
-        iterator = iter(values)  # an array without axes raises TypeError
-    except TypeError:
-        raise InvalidType(where, expected, type(values).__name__) from None
-    return list(iterator)
+def action_masks(
+    values: Any, spec: ModelSpec, count: int, where: str = "action_masks"
+) -> NDArray[np.bool_] | None:
+    """Return the masks of a request for actions as checked (B, A) booleans; None without masks.
+
+    Args:
+        values: B rows of A booleans, or of 0 and 1; of a single observation also one row.
+        spec: says whether there are masks, and of how many actions.
+        count: B.
+        where: the name of their place in an error.
+
+    Raises:
+        InvalidInput: (one of its classes) masks of a model without, none of one with, another
+            shape, or a row that allows nothing.
+    """
+    _check_given(values, spec, where)
+    if values is None:
+        return None
+    rows = listed(values, where, "a list of masks")
+    single = count == 1 and len(rows) > 0 and np.ndim(rows[0]) == 0
+    masks = _masks([rows] if single else rows, spec, lambda i: f"{where}[{i}]")
+    if len(masks) != count:
+        raise ShapeMismatch(where, f"one per observation ({count})", len(masks))
+    refuse_first(~masks.any(axis=1), InvalidValue, lambda i: f"{where}[{i}]", ALLOWS, masks)
+    return masks
 
 
-def is_number(value: Any, kinds: tuple[type, ...] = _NUMBERS) -> bool:
-    """Whether a value is a number; bool and timedelta64 are integers by inheritance only."""
-    return isinstance(value, kinds) and not isinstance(value, bool | np.timedelta64)
+def _check_given(values: Any, spec: ModelSpec, where: str) -> None:
+    if values is None and spec.action_masks:
+        remedy = "the model has action_masks; where everything is allowed, say so"
+        raise MissingField(where, "a mask", "nothing", remedy)
+    if values is not None and not spec.action_masks:
+        remedy = "create the model with action_masks: true"
+        raise UnknownField(where, "no mask: the model has none", "a mask", remedy)
+
+
+def _masks(rows: Sequence[Any], spec: ModelSpec, at: Any) -> NDArray[np.bool_]:
+    """Return rows of booleans, or of 0 and 1, as (B, A)."""
+    actions = len(spec.action_set)
+    masks = np.zeros((len(rows), actions), dtype=np.bool_)
+    for i, row in enumerate(rows):
+        array = as_array(row, at(i))
+        if array.shape != (actions,):
+            got = array.shape if isinstance(row, Sequence | np.ndarray) else shown(row)
+            raise ShapeMismatch(at(i), f"({actions},), one per action", got)
+        if array.dtype.kind not in "biu" or not ((array == 0) | (array == 1)).all():
+            raise InvalidType(at(i), "true or false for each action", shown(row))
+        masks[i] = array
+    return masks
+
+
+def _next_masks(rows: list[Mapping[str, Any]], spec: ModelSpec, at: Any) -> NDArray[np.bool_]:
+    """Return the masks of the successors, (B, A), or (B, 0) in a model without masks.
+
+    The successor of a termination is bootstrapped from by nobody, so its mask may be left out.
+    """
+    given = [row.get("next_action_mask") for row in rows]
+    for i, (mask, row) in enumerate(zip(given, rows, strict=True)):
+        if mask is not None or not row["terminated"]:
+            _check_given(mask, spec, at(i))
+    if not spec.action_masks:
+        return np.zeros((len(rows), 0), dtype=np.bool_)
+    every = [True] * len(spec.action_set)
+    return _masks([every if mask is None else mask for mask in given], spec, at)
 
 
 def class_index(label: Any, spec: ModelSpec, where: str) -> int:
@@ -211,7 +269,7 @@ def class_index(label: Any, spec: ModelSpec, where: str) -> int:
     if isinstance(label, str):
         if label in classes:
             return classes.index(label)
-    elif is_number(label, _INTEGERS) and 0 <= label < len(classes):
+    elif is_number(label, INTEGERS) and 0 <= label < len(classes):
         return int(label)
     raise LabelRange(where, f"0..{len(classes) - 1} or one of {list(classes)}", shown(label))
 
@@ -232,7 +290,7 @@ def check_id(value: Any, where: str) -> None:
 
 def check_timestep(value: Any, where: str) -> None:
     """Refuse a timestep that is not an integer in 0 … 2**53 - 1."""
-    if not is_number(value, _INTEGERS):
+    if not is_number(value, INTEGERS):
         raise InvalidType(where, "an integer", shown(value))
     if not 0 <= value <= LIMITS["timestep_max"]:
         raise InvalidValue(where, f"0..{LIMITS['timestep_max']}", value)
@@ -272,17 +330,16 @@ def _from_rows(rows: list[Mapping[str, Any]], spec: ModelSpec) -> Columns:
         return lambda i: f"transitions[{i}].{name}"
 
     for name in ("actor_id", "episode_id"):
-        _typed(field(name), (str,), "a string", InvalidType, at(name))
+        typed(field(name), (str,), "a string", InvalidType, at(name))
     actors, actor = encode_ids(field("actor_id"))
     episodes, episode = encode_ids(field("episode_id"))
     splits = field("split")
     for i, split in enumerate(splits):
         if not isinstance(split, str) or split not in SPLITS:
             raise UnknownSplit(f"transitions[{i}].split", f"one of {list(SPLITS)}", shown(split))
-    shape = spec.observation.shape
     given = [row.get("behavior_prob") for row in rows]
-    probability = _floats([1.0 if p is None else p for p in given], at("behavior_prob"))
-    _first(np.isnan(probability), NonFinite, at("behavior_prob"), "(0, 1]", probability)
+    probability = floats([1.0 if p is None else p for p in given], at("behavior_prob"))
+    refuse_first(np.isnan(probability), NonFinite, at("behavior_prob"), "(0, 1]", probability)
     probability[[p is None for p in given]] = np.nan
     labels = [row.get("label") for row in rows]
     return Columns(
@@ -290,17 +347,21 @@ def _from_rows(rows: list[Mapping[str, Any]], spec: ModelSpec) -> Columns:
         episodes=episodes,
         actor=actor,
         episode=episode,
-        timestep=_integers(field("timestep"), InvalidType, at("timestep"), LIMITS["timestep_max"]),
+        timestep=integers(field("timestep"), InvalidType, at("timestep"), LIMITS["timestep_max"]),
         split=np.fromiter(map(SPLITS.index, splits), dtype=np.uint8),
-        policy_version=_integers(
+        policy_version=integers(
             field("policy_version"), InvalidType, at("policy_version"), LIMITS["timestep_max"]
         ),
-        observation=_stack(field("observation"), shape, at("observation")),
-        action=_integers(field("action"), ActionRange, at("action"), len(spec.action_set) - 1),
-        reward=_floats(field("reward"), at("reward")),  # cast where it is checked
-        next_observation=_stack(field("next_observation"), shape, at("next_observation")),
-        terminated=_bools(field("terminated"), at("terminated")),
-        truncated=_bools(field("truncated"), at("truncated")),
+        observation=encoded(
+            field("observation"), spec.observation, at("observation"), "transitions"
+        ),
+        action=integers(field("action"), ActionRange, at("action"), len(spec.action_set) - 1),
+        reward=floats(field("reward"), at("reward")),  # cast where it is checked
+        next_observation=encoded(
+            field("next_observation"), spec.observation, at("next_observation"), "transitions"
+        ),
+        terminated=bools(field("terminated"), at("terminated")),
+        truncated=bools(field("truncated"), at("truncated")),
         behavior_prob=probability,
         label=np.array(
             [
@@ -309,15 +370,22 @@ def _from_rows(rows: list[Mapping[str, Any]], spec: ModelSpec) -> Columns:
             ],
             dtype=np.int32,
         ),
+        next_action_mask=_next_masks(rows, spec, at("next_action_mask")),
     )
 
 
 def _checked(given: Columns, spec: ModelSpec) -> Columns:
     """Check values, and cast to the model's dtypes."""
-    arrays = {name: _as_array(getattr(given, name), f"transitions.{name}") for name in ARRAYS}
+    arrays = {name: as_array(getattr(given, name), f"transitions.{name}") for name in ARRAYS}
     count = arrays["timestep"].size
+    o = spec.observation
+    widths: dict[str, tuple[int, ...]] = {
+        "observation": o.stored_shape,
+        "next_observation": o.stored_shape,
+        "next_action_mask": (len(spec.action_set) if spec.action_masks else 0,),
+    }
     for name, array in arrays.items():
-        shape = (count, *spec.observation.shape) if name.endswith("observation") else (count,)
+        shape = (count, *widths.get(name, ()))
         if array.shape != shape:
             raise ShapeMismatch(f"transitions.{name}", str(shape), array.shape)
 
@@ -325,27 +393,39 @@ def _checked(given: Columns, spec: ModelSpec) -> Columns:
         return lambda i: f"transitions[{i}].{name}"
 
     for name in ("observation", "next_observation", "reward"):
-        _numeric_dtype(arrays[name], f"transitions.{name}")
-        arrays[name] = _finite_float32(arrays[name], at(name))
-    _integer_range(arrays["action"], 0, len(spec.action_set) - 1, ActionRange, at("action"))
-    _integer_range(arrays["timestep"], 0, LIMITS["timestep_max"], InvalidValue, at("timestep"))
-    _integer_range(
+        numeric_dtype(arrays[name], f"transitions.{name}")
+        if name != "reward" and o.is_image:
+            if arrays[name].dtype != o.stored_dtype:
+                raise DtypeMismatch(f"transitions.{name}", str(o.stored_dtype), arrays[name].dtype)
+        else:
+            arrays[name] = finite_float32(arrays[name], at(name))
+    integer_range(arrays["action"], 0, len(spec.action_set) - 1, ActionRange, at("action"))
+    integer_range(arrays["timestep"], 0, LIMITS["timestep_max"], InvalidValue, at("timestep"))
+    integer_range(
         arrays["policy_version"], -1, LIMITS["timestep_max"], InvalidValue, at("policy_version")
     )
-    _integer_range(arrays["split"], 0, 1, UnknownSplit, at("split"))
+    integer_range(arrays["split"], 0, 1, UnknownSplit, at("split"))
     classes = 0 if spec.auxiliary is None else len(spec.auxiliary.classes)
-    _integer_range(arrays["label"], -1, classes - 1, LabelRange, at("label"))
-    for name in ("terminated", "truncated"):
+    integer_range(arrays["label"], -1, classes - 1, LabelRange, at("label"))
+    for name in ("terminated", "truncated", "next_action_mask"):
         if arrays[name].dtype != np.bool_:
             raise InvalidType(f"transitions.{name}", "booleans", arrays[name].dtype)
-    _numeric_dtype(arrays["behavior_prob"], "transitions.behavior_prob")
-    p = _float32(arrays["behavior_prob"])
+    if spec.action_masks:
+        none = ~arrays["next_action_mask"].any(axis=1) & ~arrays["terminated"]
+        refuse_first(none, InvalidValue, at("next_action_mask"), ALLOWS, arrays["next_action_mask"])
+    numeric_dtype(arrays["behavior_prob"], "transitions.behavior_prob")
+    p = float32(arrays["behavior_prob"])
     bad = ~(np.isnan(p) | ((p > 0) & (p <= 1)))
-    _first(bad, InvalidValue, at("behavior_prob"), "(0, 1] in float32", arrays["behavior_prob"])
+    refuse_first(
+        bad, InvalidValue, at("behavior_prob"), "(0, 1] in float32", arrays["behavior_prob"]
+    )
     arrays["behavior_prob"] = p
     actors = _checked_ids(given.actors, arrays["actor"], "actor", at("actor_id"))
     episodes = _checked_ids(given.episodes, arrays["episode"], "episode", at("episode_id"))
-    arrays = {name: a.astype(ARRAYS[name], copy=False) for name, a in arrays.items()}
+    arrays = {
+        name: a if name.endswith("observation") else a.astype(ARRAYS[name], copy=False)
+        for name, a in arrays.items()
+    }
     return Columns(actors=actors, episodes=episodes, **arrays)
 
 
@@ -353,126 +433,10 @@ def _checked_ids(ids: Any, code: NDArray[Any], kind: str, at: Any) -> tuple[str,
     """Check a dictionary of ids and the codes into it; return plain strings."""
     if not isinstance(ids, Sequence) or isinstance(ids, str):
         raise InvalidType(f"transitions.{kind}s", "a list of ids", type(ids).__name__)
-    _integer_range(code, 0, len(ids) - 1, InvalidValue, at)
+    integer_range(code, 0, len(ids) - 1, InvalidValue, at)
     first = {k: len(code) - 1 - i for i, k in enumerate(code[::-1].tolist())}
     for k, value in enumerate(ids):
         check_id(value, at(first.get(k, "?")))
     if len(set(ids)) < len(ids):  # two codes for one id would hide a repeated identity
         raise InvalidValue(f"transitions.{kind}s", "different ids", "one of them twice")
     return tuple(map(str, ids))
-
-
-def _as_array(values: Any, where: str) -> NDArray[Any]:
-    try:
-        return np.asarray(values)
-    except ValueError:  # a ragged list
-        raise ShapeMismatch(where, "an array", "lists of different lengths") from None
-
-
-def _first(
-    bad: NDArray[np.bool_], error: type[InvalidInput], at: Any, expected: str, values: NDArray[Any]
-) -> None:
-    if bad.any():
-        i = int(np.argmax(bad))
-        raise error(at(i), expected, values[i])
-
-
-def _integer_range(
-    values: NDArray[Any], low: int, high: int, error: type[InvalidInput], at: Any
-) -> None:
-    if values.dtype.kind not in "iu":
-        raise error(at("…"), "integers", values.dtype)
-    _first((values < low) | (values > high), error, at, f"{low}..{high}", values)
-
-
-def _typed(
-    values: list[Any], kinds: tuple[type, ...], expected: str, error: type[InvalidInput], at: Any
-) -> None:
-    """Refuse the first value whose type is not one of `kinds`."""
-    if set(map(type, values)) <= set(kinds):
-        return
-    for i, value in enumerate(values):
-        if not (isinstance(value, kinds) if bool in kinds else is_number(value, kinds)):
-            raise error(at(i), expected, shown(value))
-
-
-def _integers(
-    values: list[Any], error: type[InvalidInput], at: Any, largest: int
-) -> NDArray[np.int64]:
-    expected = f"an integer in 0..{largest}" if error is ActionRange else "an integer"
-    _typed(values, _INTEGERS, expected, error, at)
-    for i, value in enumerate(values):
-        # Looked at as Python integers, since 2**70 does not fit an int64 array.
-        if not -1 <= value <= largest:
-            kind = error if error is ActionRange else InvalidValue
-            raise kind(at(i), f"{0 if error is ActionRange else -1}..{largest}", value)
-    return np.array(values, dtype=np.int64)
-
-
-def _floats(values: list[Any], at: Any) -> NDArray[np.float64]:
-    _typed(values, _NUMBERS, "a number", InvalidType, at)
-    return _array(values, at)
-
-
-def _bools(values: list[Any], at: Any) -> NDArray[np.bool_]:
-    _typed(values, (bool, np.bool_), "true or false", InvalidType, at)
-    return np.array(values, dtype=np.bool_)
-
-
-def _stack(values: Sequence[Any], shape: tuple[int, ...], at: Any) -> NDArray[Any]:
-    """Stack B observations given as arrays or lists of numbers."""
-    if not values:
-        return np.zeros((0, *shape), dtype=np.float64)
-    for i, v in enumerate(values):
-        if isinstance(v, np.ndarray):
-            _numeric_dtype(v, at(i))
-            given = v.shape
-        elif isinstance(v, Sequence) and not isinstance(v, _NO_LISTS):
-            given = (len(v),)
-        else:
-            raise ShapeMismatch(at(i), f"a list of {shape[0]} numbers", shown(v))
-        if given != shape:
-            raise ShapeMismatch(at(i), str(shape), given)
-    if all(isinstance(v, np.ndarray) for v in values):
-        return np.stack(values)
-    if not set(map(type, chain.from_iterable(values))) <= {int, float}:
-        for i, v in enumerate(values):
-            for j, x in enumerate(v):
-                if isinstance(x, Sequence | np.ndarray) and not isinstance(x, str):
-                    raise ShapeMismatch(f"{at(i)}[{j}]", "a number", shown(x))
-                if not is_number(x):
-                    raise DtypeMismatch(f"{at(i)}[{j}]", "a number", shown(x))
-    return _array(values, at)
-
-
-def _array(values: Sequence[Any], at: Any) -> NDArray[np.float64]:
-    try:
-        with np.errstate(over="ignore"):  # a longdouble beyond float64 becomes infinite
-            return np.array(values, dtype=np.float64)
-    except ValueError:  # a sequence that is not as long as it says
-        raise ShapeMismatch(at(0), "numbers", "another sequence") from None
-    except OverflowError:  # an integer beyond float64
-        if len(values) > 1:
-            for i, value in enumerate(values):
-                _array([value], lambda _, i=i: at(i))
-        raise NonFinite(at(0), "numbers that are finite in float32", "an integer beyond") from None
-
-
-def _numeric_dtype(array: NDArray[Any], where: str) -> None:
-    if array.dtype.kind not in "fiu":
-        raise DtypeMismatch(where, "numbers", array.dtype)
-
-
-def _finite_float32(array: NDArray[Any], at: Any) -> NDArray[np.float32]:
-    """Cast, then look: 1e39 is finite in float64 and infinite in float32."""
-    cast = _float32(array)
-    finite = np.isfinite(cast).all(axis=tuple(range(1, cast.ndim)))
-    if not finite.all():
-        i = int(np.argmin(finite))
-        raise NonFinite(at(i), "numbers that are finite in float32", array[i])
-    return cast
-
-
-def _float32(array: NDArray[Any]) -> NDArray[np.float32]:
-    with np.errstate(over="ignore"):
-        return array.astype(np.float32)

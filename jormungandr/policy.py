@@ -7,10 +7,11 @@ as latched at its version. Acting never needs torch. B observations, A actions, 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,18 +19,28 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from jormungandr.columns import is_number, observations
+from jormungandr.checks import is_number
+from jormungandr.columns import action_masks as checked_masks
+from jormungandr.encoding import observations
 from jormungandr.errors import CheckpointError, InvalidValue, JormungandrError, shown
+from jormungandr.manifest import read_folder
+from jormungandr.prediction import Predictor
 from jormungandr.protocol import ActionChoice, InferenceReply
+from jormungandr.spaces import pixels_first
 from jormungandr.spec import ModelSpec
 
-__all__ = ["PolicySnapshot", "layer_shapes", "normalize", "prepared", "streams"]
+__all__ = ["CONVOLUTIONS", "PolicySnapshot", "layer_shapes", "normalize", "prepared", "streams"]
 
 FORMAT = "jormungandr-policy-1"
 #: Name of the policy's file in a checkpoint folder.
 POLICY_FILE = "policy.safetensors"
+#: The manifest of a bundle, a folder that describes such a file, and what it says it is.
+BUNDLE_FILE, BUNDLE_FORMAT = "bundle.json", "jormungandr-bundle-1"
 #: Added to the variance under the root, so that a constant feature does not divide by zero.
 VARIANCE_FLOOR = 1e-8
+
+#: Filters, kernel and stride of the convolutions of an image (Mnih et al. 2015).
+CONVOLUTIONS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
 
 #: Largest magnitude of an element that is not normalised.
 RAW_BOUND = np.float32(1e6)
@@ -50,18 +61,22 @@ def normalize(
 
 
 def prepared(
-    observation: NDArray[np.float32],
+    observation: NDArray[Any],
     spec: ModelSpec,
     mean: NDArray[np.float64],
     var: NDArray[np.float64],
 ) -> Floats:
-    """Return what the network sees of raw observations, (B, D).
+    """Return what the network sees of stored observations: (B, D), or (B, C, H, W) of images.
 
     Raw ones are bounded too: 3e38 is a fair float32, and the sum of two of them is none.
     """
-    if spec.observation.normalize:
-        return normalize(observation, mean, var, spec.observation.clip)
-    return np.clip(observation, -RAW_BOUND, RAW_BOUND)
+    o = spec.observation
+    if o.is_image:
+        pixels = pixels_first(observation, o.shape).astype(np.float32)
+        return np.asarray(pixels / np.float32(255), dtype=np.float32)
+    if o.normalize:
+        return normalize(observation, mean, var, o.clip)
+    return np.asarray(np.clip(observation, -RAW_BOUND, RAW_BOUND), dtype=np.float32)
 
 
 def streams(
@@ -79,18 +94,37 @@ def streams(
 
 def layer_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
     """Return the name and shape of every weight of a model's network, in order."""
-    sizes = (*spec.observation.shape, *spec.c51.layers)
     shapes: dict[str, tuple[int, ...]] = {}
-    for i, (inputs, outputs) in enumerate(pairwise(sizes)):
-        shapes[f"hidden.{i}.weight"] = (outputs, inputs)
-        shapes[f"hidden.{i}.bias"] = (outputs,)
+    inputs = spec.observation.stored_shape[0]
+    if spec.observation.is_image:
+        blank = np.zeros((1, *spec.observation.stored_shape), dtype=np.uint8)
+        _, inputs, *sides = pixels_first(blank, spec.observation.shape).shape
+        for i, (filters, kernel, stride) in enumerate(CONVOLUTIONS):
+            shapes[f"conv.{i}.weight"] = (filters, inputs, kernel, kernel)
+            shapes[f"conv.{i}.bias"] = (filters,)
+            inputs, sides = filters, [(side - kernel) // stride + 1 for side in sides]
+        inputs *= sides[0] * sides[1]
+    for i, (before, after) in enumerate(pairwise((inputs, *spec.c51.layers))):
+        shapes[f"hidden.{i}.weight"] = (after, before)
+        shapes[f"hidden.{i}.bias"] = (after,)
     heads = {"value": len(spec.action_set) * spec.c51.atoms}
     if spec.auxiliary is not None:
         heads["auxiliary"] = len(spec.auxiliary.classes)
     for name, outputs in heads.items():
-        shapes[f"{name}.weight"] = (outputs, sizes[-1])
+        shapes[f"{name}.weight"] = (outputs, spec.c51.layers[-1])
         shapes[f"{name}.bias"] = (outputs,)
     return shapes
+
+
+def convolved(x: Floats, weight: Floats, bias: Floats, stride: int) -> Floats:
+    """Return the rectified convolution of (B, C, H, W) with (F, C, k, k), (B, F, H', W')."""
+    filters, _, kernel, _ = weight.shape
+    windows = np.lib.stride_tricks.sliding_window_view(x, (kernel, kernel), axis=(2, 3))
+    windows = windows[:, :, ::stride, ::stride].transpose(0, 2, 3, 1, 4, 5)  # B, H', W', C, k, k
+    count, height, width = windows.shape[:3]
+    flat = windows.reshape(count * height * width, -1) @ weight.reshape(filters, -1).T + bias
+    rows = np.maximum(flat, np.float32(0)).reshape(count, height, width, filters)
+    return np.ascontiguousarray(rows.transpose(0, 3, 1, 2))
 
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
@@ -108,7 +142,7 @@ class _Header(msgspec.Struct):
 
 
 @dataclass(frozen=True, eq=False)
-class PolicySnapshot:
+class PolicySnapshot(Predictor):
     """Policy number `version` of one model.
 
     Args:
@@ -117,7 +151,7 @@ class PolicySnapshot:
         update_count: updates completed.
         transitions: training transitions applied; the exploration schedule runs on it.
         weights: name to float32 array, as `layer_shapes` lists them.
-        mean, var: (D,) float64 observation moments latched at this version.
+        mean, var: (D,) float64 observation moments latched at this version; (0,) of images.
         generation: of the model.
     """
 
@@ -140,7 +174,11 @@ class PolicySnapshot:
     def _forward(self) -> tuple[list[tuple[Floats, Floats]], Floats]:
         """Weights as the forward pass wants them: transposed, and the support in float32."""
         # In the order of the network: a checkpoint brings weights back in the order of their names.
-        names = [n.removesuffix(".weight") for n in layer_shapes(self.spec) if n.endswith("weight")]
+        names = [
+            n.removesuffix(".weight")
+            for n in layer_shapes(self.spec)
+            if n.endswith("weight") and not n.startswith("conv.")
+        ]
         layers = [
             (np.ascontiguousarray(self.weights[f"{n}.weight"].T), self.weights[f"{n}.bias"])
             for n in names
@@ -151,11 +189,16 @@ class PolicySnapshot:
         """Return categorical logits (B, A, N), and auxiliary logits (B, classes) or None.
 
         Args:
-            observation: (B, D) raw observations.
+            observation: (B, *stored_shape), raw.
         """
         layers, _ = self._forward
-        x = np.asarray(observation, dtype=np.float32)
-        x = prepared(x, self.spec, self.mean, self.var)
+        o = self.spec.observation
+        x = prepared(np.asarray(observation, dtype=o.stored_dtype), self.spec, self.mean, self.var)
+        if o.is_image:
+            for i, (_, _, stride) in enumerate(CONVOLUTIONS):
+                weight, bias = (self.weights[f"conv.{i}.{part}"] for part in ("weight", "bias"))
+                x = convolved(x, weight, bias, stride)
+            x = x.reshape(len(x), -1)
         depth = len(self.spec.c51.layers)
         for weight, bias in layers[:depth]:
             x = np.maximum(x @ weight + bias, np.float32(0))
@@ -177,9 +220,16 @@ class PolicySnapshot:
         """Return the expected return of every action, (B, A)."""
         return np.asarray(self.distribution(observation) @ self._forward[1], dtype=np.float32)
 
-    def greedy(self, observation: NDArray[Any]) -> NDArray[np.int64]:
-        """Return the best action by expected return, (B,); the first one on a tie."""
-        return np.asarray(self.values(observation).argmax(axis=-1), dtype=np.int64)
+    def greedy(
+        self, observation: NDArray[Any], mask: NDArray[np.bool_] | None = None
+    ) -> NDArray[np.int64]:
+        """Return the best action by expected return, (B,); the first one on a tie.
+
+        Args:
+            observation: (B, *stored_shape), raw.
+            mask: (B, A) which actions are allowed; None allows all.
+        """
+        return _best(self.values(observation), mask)
 
     def classify(self, observation: NDArray[Any]) -> NDArray[np.int64]:
         """Return the most likely auxiliary class, (B,).
@@ -199,21 +249,24 @@ class PolicySnapshot:
         *,
         deterministic: bool = False,
         epsilon: float | None = None,
+        action_masks: ArrayLike | None = None,
         distribution: bool = False,
     ) -> InferenceReply:
-        """Choose actions for observations (B, D), or for a single one as a batch of one.
+        """Choose actions for a batch of observations, or for a single one as a batch of one.
 
         Args:
-            observation: raw observations.
+            observation: as the environment shows them; of stacked frames, the stacks.
             rng: draws the explored actions; nothing the learner's state depends on.
             deterministic: take the best action always; wins over `epsilon`.
             epsilon: probability of a uniformly random action; None is the model's schedule.
+            action_masks: (B, A) which actions are allowed; of a model with action masks.
             distribution: also return the return distribution of every action.
 
         Raises:
-            InvalidInput: (one of its classes) for a bad observation or epsilon.
+            InvalidInput: (one of its classes) for a bad observation, mask or epsilon.
         """
         x = observations(observation, self.spec)
+        mask = checked_masks(action_masks, self.spec, len(x))
         if epsilon is None:
             epsilon = self.spec.exploration.epsilon(self.transitions)
         if not is_number(epsilon) or not 0 <= epsilon <= 1:
@@ -221,14 +274,20 @@ class PolicySnapshot:
         epsilon = float(epsilon)
         probs = self.distribution(x)
         values = probs @ self._forward[1]
-        chosen = values.argmax(axis=-1)
+        chosen = best = _best(values, mask)
         count, actions = values.shape
         probability = np.ones(count)
         if not deterministic and epsilon > 0:
-            best = chosen
             random = rng.random(count) < epsilon
-            chosen = np.where(random, rng.integers(actions, size=count), best)
-            probability = epsilon / actions + (1 - epsilon) * (chosen == best)
+            if mask is None:
+                allowed: Any = actions
+                other = rng.integers(actions, size=count)
+            else:  # the k-th of the allowed ones
+                allowed = mask.sum(axis=1)
+                k = (rng.random(count) * allowed).astype(np.int64)
+                other = (mask.cumsum(axis=1) == (k + 1)[:, None]).argmax(axis=1)
+            chosen = np.where(random, other, best)
+            probability = epsilon / allowed + (1 - epsilon) * (chosen == best)
         choices = self._choices
         return InferenceReply(
             policy_version=self.version,
@@ -246,6 +305,20 @@ class PolicySnapshot:
             ActionChoice(index=i, label=a.label, value=a.value)
             for i, a in enumerate(self.spec.action_set)
         ]
+
+    def _specification(self) -> ModelSpec:
+        return self.spec
+
+    def _choose(self, observations: Any, deterministic: bool, masks: Any) -> NDArray[np.int64]:
+        reply = self.act(
+            observations, self._predicting, deterministic=deterministic, action_masks=masks
+        )
+        return reply.indices
+
+    @cached_property
+    def _predicting(self) -> np.random.Generator:
+        """What `predict` explores with: the model's acting stream from its beginning."""
+        return streams(self.spec.seed)[2]
 
     def to_bytes(self) -> bytes:
         """Return the snapshot as safetensors with a JSON header; the same one, the same bytes."""
@@ -278,19 +351,31 @@ class PolicySnapshot:
         return h.hexdigest()
 
     @classmethod
-    def open(cls, path: str | Path) -> PolicySnapshot:
-        """Read a policy: a safetensors file, a checkpoint folder, or a model's of a service.
+    def open(cls, path: str | Path, *, features: Sequence[str] | None = None) -> PolicySnapshot:
+        """Read a policy: a safetensors file, a bundle, a checkpoint folder, or a service's model.
+
+        Args:
+            path: the file or folder; a bundle's digests are verified.
+            features: the names of the observation's elements as the caller will give them.
 
         Raises:
-            CheckpointError: there is none, or it is not a policy of ours.
+            CheckpointError: there is none, or it is damaged, or not a policy of ours.
+            InvalidValue: the policy's features are others, or in another order.
         """
         path = Path(path)
         served = sorted((path / "policies").glob("*.safetensors"))
         file = served[-1] if served else path / POLICY_FILE if path.is_dir() else path
         try:
-            return cls.from_bytes(file.read_bytes())
-        except OSError as error:
+            if (path / BUNDLE_FILE).is_file():
+                data = read_folder(path, BUNDLE_FILE, BUNDLE_FORMAT)[1][POLICY_FILE]
+            else:
+                data = file.read_bytes()
+        except (OSError, KeyError) as error:
             raise CheckpointError(str(file), "a policy's file", error) from None
+        snapshot = cls.from_bytes(data)
+        if features is not None:
+            _check_features(snapshot.spec, features)
+        return snapshot
 
     @classmethod
     def from_bytes(cls, data: bytes) -> PolicySnapshot:
@@ -320,7 +405,7 @@ class PolicySnapshot:
         if header.format != FORMAT:
             raise CheckpointError("policy.format", FORMAT, header.format)
         shapes: dict[str, tuple[int, ...]] = layer_shapes(spec)
-        moments = {f"moments.{m}": spec.observation.shape for m in ("mean", "var")}
+        moments = {f"moments.{m}": spec.observation.moments_shape for m in ("mean", "var")}
         for name, shape in {**shapes, **moments}.items():
             dtype = np.dtype(np.float32 if name in shapes else np.float64)
             array = tensors.get(name)
@@ -341,3 +426,21 @@ class PolicySnapshot:
             var=tensors["moments.var"],
             generation=header.generation,
         )
+
+
+def _best(values: Floats, mask: NDArray[np.bool_] | None) -> NDArray[np.int64]:
+    """Return the action of the highest value among those allowed, (B,)."""
+    if mask is not None:
+        values = np.where(mask, values, np.float32(-np.inf))
+    return np.asarray(values.argmax(axis=-1), dtype=np.int64)
+
+
+def _check_features(spec: ModelSpec, given: Sequence[str]) -> None:
+    """Refuse features that are not a model's own, in its order."""
+    own = spec.observation.features
+    if own is None:
+        raise InvalidValue("features", "none: the policy's have no names", list(given))
+    for i, (name, other) in enumerate(zip_longest(own, given)):
+        if name != other:
+            expected, got = ("none" if n is None else repr(n) for n in (name, other))
+            raise InvalidValue(f"features[{i}]", expected, got, f"the policy's are {list(own)}")

@@ -78,6 +78,8 @@ class Transition(_Message, omit_defaults=True):
         truncated: the episode was cut off; what would have followed still has a value.
         behavior_prob: probability with which the action was chosen, if known.
         label: auxiliary class of the observation, as index or name, if known already.
+        next_action_mask: which actions the successor allows, one boolean each; of a model with
+            action masks, and there only a termination may leave it out.
     """
 
     actor_id: str
@@ -93,6 +95,7 @@ class Transition(_Message, omit_defaults=True):
     truncated: bool
     behavior_prob: float | None = None
     label: int | str | None = None
+    next_action_mask: Any = None
 
 
 class Label(_Message):
@@ -198,7 +201,11 @@ LabelsLike: TypeAlias = "Sequence[Label | Mapping[str, Any]]"
 
 @runtime_checkable
 class Endpoint(Protocol):
-    """The seam between whoever acts and whoever learns."""
+    """The seam between whoever acts and whoever learns.
+
+    `Learner` and `RemoteLearner` add to it what a loop of your own needs: ``endpoint.episode()``
+    tags and submits one step after another. `EpisodeRecorder` does so over any endpoint.
+    """
 
     def add(self, transitions: TransitionsLike) -> Receipt:
         """Submit transitions; all of them are kept, or an error is raised and none is."""
@@ -213,8 +220,10 @@ class Endpoint(Protocol):
         observations: ArrayLike,
         deterministic: bool = False,
         epsilon: float | None = None,
+        *,
+        action_masks: ArrayLike | None = None,
     ) -> InferenceReply:
-        """Choose actions for a batch of observations, (B, *shape)."""
+        """Choose actions for a batch of observations, (B, *shape), among those allowed, (B, A)."""
         ...
 
     def wait(self, lsn: int) -> Mapping[str, Any]:

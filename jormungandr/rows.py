@@ -35,7 +35,7 @@ ACCEPTED, STALE_DROPPED = 1, 2
 #: Outcome of a stored label.
 PENDING, ATTACHED = 1, 2
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -86,15 +86,17 @@ def encode_row(row: Row) -> bytes:
     body: dict[str, Any]
     if isinstance(row, TransitionsRow):
         c = row.columns
+        dtypes = _observation_dtypes(c.observation.dtype)
         body = {
             "format": FORMAT,
             "shape": list(c.observation.shape),
+            "dtype": c.observation.dtype.str,
             "actors": c.actors,
             "episodes": c.episodes,
             "outcome": row.outcome.tobytes(),
             **{
-                name: np.ascontiguousarray(getattr(c, name), dtype=dtype).tobytes()
-                for name, dtype in ARRAYS.items()
+                name: np.ascontiguousarray(getattr(c, name), dtype=dtypes.get(name, d)).tobytes()
+                for name, d in ARRAYS.items()
             },
         }
     else:
@@ -120,10 +122,15 @@ def decode_row(lsn: int, kind: str, payload: bytes) -> Row:
         raise DataDirError(f"journal row {lsn}", f"format {FORMAT}", body.get("format"))
     if kind == TransitionsRow.kind:
         shape = tuple(body["shape"])
+        dtypes = {**ARRAYS, **_observation_dtypes(np.dtype(body["dtype"]))}
         arrays = {}
-        for name, dtype in ARRAYS.items():
+        for name, dtype in dtypes.items():
             array = np.frombuffer(body[name], dtype=dtype)
-            arrays[name] = array.reshape(shape) if name.endswith("observation") else array
+            if name.endswith("observation"):
+                array = array.reshape(shape)
+            elif name == "next_action_mask":
+                array = array.reshape(shape[0], -1 if shape[0] else 0)
+            arrays[name] = array
         columns = Columns(actors=tuple(body["actors"]), episodes=tuple(body["episodes"]), **arrays)
         return TransitionsRow(lsn, columns, np.frombuffer(body["outcome"], dtype=np.uint8))
     if kind == LabelsRow.kind:
@@ -131,6 +138,11 @@ def decode_row(lsn: int, kind: str, payload: bytes) -> Row:
         arrays = {n: np.frombuffer(body[n], dtype=d) for n, d in _LABEL_ARRAYS.items()}
         return LabelsRow(lsn, identities, **arrays)
     raise DataDirError(f"journal row {lsn}", "a data row", kind)
+
+
+def _observation_dtypes(dtype: np.dtype[Any]) -> dict[str, np.dtype[Any]]:
+    """Return the dtype of both observations: float32, or uint8 for images."""
+    return {"observation": dtype, "next_observation": dtype}
 
 
 def row_digest(lsn: int, kind: str, payload: bytes) -> bytes:

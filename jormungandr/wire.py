@@ -6,6 +6,7 @@ in the same words in process and over HTTP.
 
 from __future__ import annotations
 
+import base64
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
@@ -13,7 +14,8 @@ from typing import Any, cast
 import msgspec
 import numpy as np
 
-from jormungandr.columns import ARRAYS, OPTIONAL, REQUIRED, Columns, listed
+from jormungandr.checks import listed
+from jormungandr.columns import ARRAYS, OPTIONAL, REQUIRED, Columns
 from jormungandr.errors import (
     InvalidType,
     InvalidValue,
@@ -30,6 +32,8 @@ __all__ = ["decode_object", "encode", "encode_labels", "encode_transitions", "fi
 
 def _plain(value: Any) -> Any:
     if isinstance(value, np.ndarray):
+        if value.dtype == np.uint8 and value.ndim > 1:  # pixels: a third of what a list takes
+            return {"uint8": base64.b64encode(value.tobytes()).decode(), "shape": value.shape}
         return value.tolist()
     if isinstance(value, np.floating):
         return float(value)  # the `item` of a longdouble is a longdouble
@@ -67,7 +71,7 @@ def decode_object(body: bytes) -> dict[str, Any]:
 
 
 def fields(
-    body: Mapping[str, Any], required: Mapping[str, type], optional: Mapping[str, Any]
+    body: Mapping[str, Any], required: Mapping[str, Any], optional: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Check the top-level fields of a request by name and type; a null optional one is absent.
 
@@ -93,7 +97,13 @@ def fields(
 
 
 def _kind_name(kind: Any) -> str:
-    names = {list: "a list", dict: "an object", bool: "true or false", str: "a string"}
+    names: dict[Any, str] = {
+        list: "a list",
+        dict: "an object",
+        list | dict: "a list, or an object of lists",
+        bool: "true or false",
+        str: "a string",
+    }
     return names.get(kind, "a number")
 
 
@@ -144,7 +154,11 @@ def _row(i: int, row: Any) -> Mapping[str, Any]:
 
 
 def _column_rows(c: Columns) -> list[dict[str, Any]]:
-    lists = {name: getattr(c, name).tolist() for name in ARRAYS}
+    # An array as a row of its own: of images, pixels travel as bytes.
+    lists = {
+        name: list(getattr(c, name)) if name.endswith("observation") else getattr(c, name).tolist()
+        for name in ARRAYS
+    }
     rows = []
     for i in range(len(c)):
         row = {name: values[i] for name, values in lists.items() if name not in OPTIONAL}
@@ -157,6 +171,8 @@ def _column_rows(c: Columns) -> list[dict[str, Any]]:
             row["behavior_prob"] = lists["behavior_prob"][i]
         if lists["label"][i] >= 0:
             row["label"] = lists["label"][i]
+        if lists["next_action_mask"][i]:
+            row["next_action_mask"] = lists["next_action_mask"][i]
         rows.append(row)
     return rows
 
@@ -172,4 +188,6 @@ def _finite(value: Any) -> bool:
             return bool(np.isfinite(np.asarray(value, dtype=np.float64)).all())
     if isinstance(value, list | tuple):
         return all(_finite(v) for v in value)
+    if isinstance(value, Mapping):
+        return all(_finite(v) for v in value.values())
     return True

@@ -105,13 +105,14 @@ def state() -> Callable[[Learner], dict[str, Any]]:
         lsn += [info.pop("journal_lsn"), info.pop("applied_lsn")]
         good, moments = learner._good
         snapshot = learner.snapshot()
+        windows, steps = learner.windows.state()
         return {
             "lsn": lsn,
             "info": info,
             "progress": progress,
             "pacing": [learner.pacing.transitions, learner.pacing.paid],
             "streams": [g.bit_generator.state for g in (learner._sampling, learner._acting)],
-            "windows": learner.windows.state(),
+            "windows": [windows, _bits(steps)],
             "returns": learner.returns.state(),
             "evaluations": msgspec.to_builtins(list(learner.evaluations)),
             "counters": counters,

@@ -16,7 +16,8 @@ import pytest
 import torch
 
 from jormungandr import Learner, ModelSpec
-from jormungandr.columns import ARRAYS, REQUIRED, Columns, columns, observations
+from jormungandr.columns import ARRAYS, REQUIRED, Columns, columns
+from jormungandr.encoding import observations
 from jormungandr.errors import (
     ActionRange,
     DtypeMismatch,
@@ -612,9 +613,9 @@ def test_caller_may_reuse_its_arrays(small: Small, step: Step) -> None:
     learner.add([step(2, observation=row, next_observation=row)])
     row += 7
 
-    waiting = learner.windows.state()[0]["steps"]
-    assert [s["observation"] for s in waiting] == [[0.0, 0.0]] * 2
-    assert [s["reward"] for s in waiting] == [0.0, 0.5]
+    (waiting,), arrays = learner.windows.state()
+    assert arrays["observation"].tolist() == [[0.0, 0.0]] * 2
+    assert [s["reward"] for s in waiting["steps"]] == [0.0, 0.5]
     assert learner.replay.arrays["observation"][0].tolist() == [0.0, 0.0]
     assert learner.replay.arrays["reward"][0] == pytest.approx(0.99**2 * 0.5)
 

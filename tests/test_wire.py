@@ -217,3 +217,11 @@ def test_bad_fields(body: dict[str, Any], error: type[Exception], where: str) ->
         fields(body, {"observations": list}, {"epsilon": int | float, "deterministic": bool})
 
     assert caught.value.where == where  # type: ignore[attr-defined]
+
+
+def test_nan_in_a_dict_is_refused_here(step: Step) -> None:
+    """A part of a Dict that JSON cannot carry is named before anything is sent."""
+    row = step(0, observation={"x": np.array([1.0, np.nan]), "n": 1})
+
+    with pytest.raises(NonFinite, match=r"transitions\[0\]\.observation"):
+        encode_transitions([row])

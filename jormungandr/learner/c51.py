@@ -1,8 +1,9 @@
 """C51: one gradient step of categorical value learning (Bellemare et al. 2017, algorithm 1).
 
-B batch, D observation elements, A actions, N atoms. Nothing here knows of journals or replay:
-arrays of a batch go in, losses and per-transition priorities come out. The loss and the step are
-functions of logits, whatever network gave them; the classes for Stable-Baselines3 use the same.
+B batch, D observation elements, A actions, N atoms; C, H, W of images. Nothing here knows of
+journals or replay: arrays of a batch go in, losses and per-transition priorities come out. The loss
+and the step are functions of logits, whatever network gave them; the classes for Stable-Baselines3
+use the same.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ def target_distribution(
     chooser_logits: Tensor | None,
     reward: Tensor,
     discount: Tensor,
+    allowed: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return projected targets (B, N), and the mass of each clipped at the low and high end, (B,).
 
@@ -52,10 +54,14 @@ def target_distribution(
         chooser_logits: (B, A, N) of the online network there; None lets the target choose.
         reward: (B,) over k steps.
         discount: (B,) γ^k · (1 − terminated).
+        allowed: (B, A) which actions the successors allow; None allows all.
     """
     probs = torch.softmax(target_logits, dim=-1)  # (B, A, N)
     chooser = probs if chooser_logits is None else torch.softmax(chooser_logits, dim=-1)
-    best = categorical.expectation(support, chooser).argmax(dim=-1)  # (B,)
+    values = categorical.expectation(support, chooser)  # (B, A)
+    if allowed is not None:
+        values = values.masked_fill(~allowed, -math.inf)
+    best = values.argmax(dim=-1)  # (B,)
     chosen = _of_action(probs, best)  # (B, N)
     low, high = categorical.clipped_mass(support, chosen, reward, discount)
     return categorical.project(support, chosen, reward, discount), low, high
@@ -103,11 +109,12 @@ class Batch:
     """B transitions, observations normalised.
 
     Args:
-        observation, next_observation: (B, D) float32.
+        observation, next_observation: (B, D) float32, or (B, C, H, W) of images.
         action: (B,) int64.
         reward: (B,) float32, over k steps.
         discount: (B,) float32, γ^k · (1 − terminated).
         label: (B,) int32, -1 without.
+        next_action_mask: (B, A) which actions the successors allow, or None.
         weight: (B,) float64 importance weights, or None.
     """
 
@@ -117,6 +124,7 @@ class Batch:
     next_observation: NDArray[np.float32]
     discount: NDArray[np.float32]
     label: NDArray[np.int32]
+    next_action_mask: NDArray[np.bool_] | None = None
     weight: NDArray[np.float64] | None = None
 
 
@@ -222,12 +230,14 @@ class C51:
     def _target_distribution(self, batch: Batch) -> tuple[Tensor, float, float]:
         """Return projected targets (B, N), and the fraction of their mass clipped at each end."""
         following = torch.from_numpy(batch.next_observation)
+        mask = batch.next_action_mask
         target, low, high = target_distribution(
             self.support,
             self.target(following)[0],
             self.online(following)[0] if self.spec.c51.double else None,
             torch.from_numpy(batch.reward),
             torch.from_numpy(batch.discount),
+            None if mask is None else torch.from_numpy(mask),
         )
         return target, float(low.mean()), float(high.mean())
 

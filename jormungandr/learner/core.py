@@ -91,19 +91,22 @@ class Core:
 
     def __init__(self, spec: ModelSpec, *, generation: int = 1, first_version: int = 0) -> None:
         self.spec, self.generation = spec, generation
-        shape = spec.observation.shape
+        o = spec.observation
+        masked = len(spec.action_set) if spec.action_masks else 0
         initialisation, self._sampling, self._acting = streams(spec.seed)
         self.algorithm = C51(spec, initialisation)
-        self.replay = Replay(spec.replay, shape)
-        self.validation = ValidationStore(spec.validation.capacity, shape)
-        self.normalizer = RunningMoments(shape)
+        self.replay = Replay(spec.replay, o.stored_shape, o.stored_dtype, masked)
+        self.validation = ValidationStore(
+            spec.validation.capacity, o.stored_shape, o.stored_dtype, masked
+        )
+        self.normalizer = RunningMoments(o.moments_shape)
         self.pacing = Pacing(spec.pacing)
         self.windows = NStepWindows(spec.c51.n_step, spec.c51.gamma, spec.replay.window_idle)
         self.returns = EpisodeReturns()
         self.evaluations: deque[Evaluation] = deque(maxlen=HISTORY)
         self.progress = _Progress(version=first_version)
         self.last_update: Update | None = None
-        self._latched: Moments = (np.zeros(shape), np.ones(shape))
+        self._latched: Moments = (np.zeros(o.moments_shape), np.ones(o.moments_shape))
         self._good: tuple[dict[str, NDArray[Any]], Moments] = (
             self.algorithm.state(),
             self._latched,
@@ -210,8 +213,8 @@ class Core:
             "grad_norm": u.grad_norm,
             "clipped_low": p.clipped_low,
             "clipped_high": p.clipped_high,
-            "priority_max": self.replay.max_priority,
-            "priority_stale_writes": self.replay.stale_writes,
+            "priority_max": self.replay.priorities.max_priority,
+            "priority_stale_writes": self.replay.priorities.stale_writes,
         }
 
     # -- how it gets there ----------------------------------------------------------------------
@@ -266,8 +269,11 @@ class Core:
             part = part.take(is_train)
         if not len(part):
             return
-        both = np.stack([part.observation, part.next_observation], axis=1)  # (B, 2, D)
-        self.normalizer.update(both.reshape(-1, *self.spec.observation.shape))
+        if self.spec.observation.is_image:  # it has no moments, but is counted
+            self.normalizer.update(np.zeros((2 * len(part), 0)))
+        else:
+            both = np.stack([part.observation, part.next_observation], axis=1)  # (B, 2, D)
+            self.normalizer.update(both.reshape(-1, both.shape[-1]))
         if self.spec.c51.n_step == 1:
             self.replay.add_steps(part, self.pacing.transitions, self.spec.c51.gamma)
         else:
@@ -306,7 +312,7 @@ class Core:
     def _update(self) -> None:
         p, c = self.progress, self.spec.c51
         sample = self.replay.sample(c.batch_size, self._beta(), self._sampling)
-        moments = (self.normalizer.mean.copy(), self.normalizer.var.copy())
+        moments = self.spec.observation.latched(self.normalizer.mean, self.normalizer.var)
         with numeric_threads(self.spec.threads):
             result = self.algorithm.update(self._batch(sample, moments))
         self.last_update = result
@@ -319,7 +325,7 @@ class Core:
                 self._roll_back()
             return
         p.non_finite_run = 0
-        self.replay.update_priorities(sample, result.priority)
+        self.replay.priorities.update(sample, result.priority)
         p.updates += 1
         p.version += 1
         self._latched = moments
@@ -362,12 +368,11 @@ class Core:
             next_observation=self._normalized(sample.next_observation, moments),
             discount=sample.discount,
             label=sample.label,
+            next_action_mask=sample.next_action_mask if self.spec.action_masks else None,
             weight=sample.weight,
         )
 
-    def _normalized(
-        self, observation: NDArray[np.float32], moments: Moments
-    ) -> NDArray[np.float32]:
+    def _normalized(self, observation: NDArray[Any], moments: Moments) -> NDArray[np.float32]:
         return prepared(observation, self.spec, *moments)
 
     def evaluate(self) -> Evaluation | None:
@@ -411,6 +416,7 @@ class Core:
                 next_observation=self._normalized(cut["next_observation"], self._latched),
                 discount=cut["discount"],
                 label=cut["label"],
+                next_action_mask=cut["next_action_mask"] if self.spec.action_masks else None,
             )
             with numeric_threads(self.spec.threads):
                 parts.append(self.algorithm.losses(batch))
@@ -429,6 +435,7 @@ class Core:
     def _save(self, path: Path, files: dict[str, bytes]) -> None:
         import msgspec
 
+        windows, steps = self.windows.state()
         state = {
             "spec": self.spec.to_dict(),
             "generation": self.generation,
@@ -438,7 +445,7 @@ class Core:
                 "sampling": self._sampling.bit_generator.state,
                 "acting": self._acting.bit_generator.state,
             },
-            "windows": self.windows.state(),
+            "windows": windows,
             "returns": self.returns.state(),
             "evaluations": [msgspec.to_builtins(e) for e in self.evaluations],
         }
@@ -448,6 +455,7 @@ class Core:
             **_prefixed("good.", good),
             **_prefixed("replay.", self.replay.state()),
             **_prefixed("validation.", self.validation.state()),
+            **_prefixed("windows.", steps),
             **_prefixed("normalizer.", self.normalizer.state()),
             "latched.mean": self._latched[0],
             "latched.var": self._latched[1],
@@ -479,7 +487,7 @@ class Core:
             core.pacing.paid = state["pacing"]["paid"]
             core._sampling.bit_generator.state = state["streams"]["sampling"]
             core._acting.bit_generator.state = state["streams"]["acting"]
-            core.windows.restore(state["windows"])
+            core.windows.restore(state["windows"], _part(tensors, "windows."))
             core.returns.restore(state["returns"])
             core.evaluations.extend(msgspec.convert(state["evaluations"], list[Evaluation]))
             core.algorithm.restore(_part(tensors, "algorithm."))
@@ -489,7 +497,7 @@ class Core:
             core._latched = (tensors["latched.mean"], tensors["latched.var"])
             good = (tensors["latched_good.mean"], tensors["latched_good.var"])
             core._good = (_part(tensors, "good."), good)
-        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        except (LookupError, TypeError, ValueError, RuntimeError) as error:
             raise CheckpointError(str(path), "a whole checkpoint", repr(error)) from None
         return core, files
 

@@ -1,20 +1,20 @@
-"""The C51 network: two ReLU layers, a categorical value head, an optional auxiliary head.
+"""The C51 network: ReLU layers, a categorical value head, an optional auxiliary head.
 
-B batch, D observation elements, A actions, N atoms.
+Before them, of an image, the three convolutions of Mnih et al. (2015), "Human-level control through
+deep reinforcement learning". B batch, D observation elements, A actions, N atoms.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import pairwise
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from jormungandr.policy import layer_shapes
+from jormungandr.policy import CONVOLUTIONS, layer_shapes
 from jormungandr.spec import ModelSpec
 
 __all__ = ["Network", "initial_weights", "numeric_threads"]
@@ -36,7 +36,7 @@ def numeric_threads(count: int) -> Iterator[None]:
 
 
 def initial_weights(spec: ModelSpec, rng: np.random.Generator) -> dict[str, NDArray[np.float32]]:
-    """Draw weights and biases from U(±1/√inputs), PyTorch's default for linear layers.
+    """Draw weights and biases from U(±1/√inputs), PyTorch's default for its layers.
 
     Drawn with NumPy, so that initialisation has a stream of its own that a checkpoint can name.
     """
@@ -44,26 +44,38 @@ def initial_weights(spec: ModelSpec, rng: np.random.Generator) -> dict[str, NDAr
     bound = 1.0
     for name, shape in layer_shapes(spec).items():
         if name.endswith(".weight"):
-            bound = 1.0 / np.sqrt(shape[1])
+            bound = 1.0 / np.sqrt(np.prod(shape[1:]))
         weights[name] = rng.uniform(-bound, bound, size=shape).astype(np.float32)
     return weights
 
 
 class Network(nn.Module):
-    """Maps normalised observations (B, D) to logits (B, A, N) and auxiliary logits (B, classes)."""
+    """Maps what `policy.prepared` returns to logits (B, A, N) and auxiliary logits (B, classes)."""
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
-        sizes = (*spec.observation.shape, *spec.c51.layers)
+        shapes = layer_shapes(spec)
         self.actions, self.atoms = len(spec.action_set), spec.c51.atoms
-        self.hidden = nn.ModuleList(nn.Linear(i, o) for i, o in pairwise(sizes))
-        self.value = nn.Linear(sizes[-1], self.actions * self.atoms)
+        convolutions = CONVOLUTIONS if spec.observation.is_image else ()
+        self.conv = nn.ModuleList()
+        for i, (filters, kernel, stride) in enumerate(convolutions):
+            channels = shapes[f"conv.{i}.weight"][1]
+            self.conv.append(nn.Conv2d(channels, filters, kernel, stride))
+        self.hidden = nn.ModuleList()
+        for i, units in enumerate(spec.c51.layers):
+            self.hidden.append(nn.Linear(shapes[f"hidden.{i}.weight"][1], units))
+        last = spec.c51.layers[-1]
+        self.value = nn.Linear(last, self.actions * self.atoms)
         self.auxiliary = (
-            None if spec.auxiliary is None else nn.Linear(sizes[-1], len(spec.auxiliary.classes))
+            None if spec.auxiliary is None else nn.Linear(last, len(spec.auxiliary.classes))
         )
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return value logits (B, A, N), and auxiliary logits (B, classes) or None."""
+        for convolution in self.conv:
+            x = torch.relu(convolution(x))
+        if len(self.conv):
+            x = x.flatten(1)
         for layer in self.hidden:
             x = torch.relu(layer(x))
         logits = self.value(x).view(-1, self.actions, self.atoms)

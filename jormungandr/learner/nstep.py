@@ -25,24 +25,26 @@ class Item:
     """One replay item; `ordinal` is that of the transition it starts with."""
 
     ordinal: int
-    observation: NDArray[np.float32]
+    observation: NDArray[Any]
     action: int
     reward: float
-    next_observation: NDArray[np.float32]
+    next_observation: NDArray[Any]
     discount: float
     label: int
+    next_action_mask: NDArray[np.bool_]
 
 
 @dataclass(slots=True)
 class _Step:
     ordinal: int
     timestep: int
-    observation: NDArray[np.float32]
+    observation: NDArray[Any]
     action: int
     reward: float
-    next_observation: NDArray[np.float32]
+    next_observation: NDArray[Any]
     terminated: bool
     label: int
+    next_action_mask: NDArray[np.bool_]
 
 
 @dataclass(slots=True)
@@ -85,6 +87,7 @@ class NStepWindows:
                 columns.next_observation[i],
                 bool(columns.terminated[i]),
                 int(columns.label[i]),
+                columns.next_action_mask[i],
             )
             yield from self._take(
                 (actor, episode), step, step.terminated or bool(columns.truncated[i])
@@ -143,41 +146,40 @@ class NStepWindows:
             last.next_observation,
             0.0 if last.terminated else self.gamma ** len(steps),
             first.label,
+            last.next_action_mask,
         )
 
-    def state(self) -> list[dict[str, Any]]:
-        """Return the open windows as JSON-able values."""
-        return [
+    def state(self) -> tuple[list[dict[str, Any]], dict[str, NDArray[Any]]]:
+        """Return the open windows: JSON-able values, and the arrays of their steps in that order.
+
+        Without any step there is no array.
+        """
+        entries = [
             {
                 "key": list(key),
                 "last": window.last,
                 "touched": window.touched,
-                "steps": [
-                    {
-                        "ordinal": s.ordinal,
-                        "timestep": s.timestep,
-                        "observation": s.observation.tolist(),
-                        "action": s.action,
-                        "reward": s.reward,
-                        "next_observation": s.next_observation.tolist(),
-                        "terminated": s.terminated,
-                        "label": s.label,
-                    }
-                    for s in window.steps
-                ],
+                "steps": [{name: getattr(step, name) for name in _PLAIN} for step in window.steps],
             }
             for key, window in self._windows.items()
         ]
+        steps = [step for window in self._windows.values() for step in window.steps]
+        if not steps:
+            return entries, {}
+        return entries, {name: np.stack([getattr(s, name) for s in steps]) for name in _ARRAYS}
 
-    def restore(self, state: list[dict[str, Any]]) -> None:
-        """Take over a state; float32 survives the way through JSON bit for bit."""
+    def restore(self, entries: list[dict[str, Any]], arrays: dict[str, NDArray[Any]]) -> None:
+        """Take over a state."""
         self._windows.clear()
-        for entry in state:
+        at = 0
+        for entry in entries:
             window = self._windows[entry["key"][0], entry["key"][1]] = _Window()
             window.last, window.touched = entry["last"], entry["touched"]
-            for s in entry["steps"]:
-                arrays = {
-                    name: np.array(s[name], dtype=np.float32)
-                    for name in ("observation", "next_observation")
-                }
-                window.steps.append(_Step(**{**s, **arrays}))
+            for step in entry["steps"]:
+                window.steps.append(_Step(**step, **{name: arrays[name][at] for name in _ARRAYS}))
+                at += 1
+
+
+#: Fields of a step that are arrays, and the others.
+_ARRAYS = ("observation", "next_observation", "next_action_mask")
+_PLAIN = tuple(name for name in _Step.__slots__ if name not in _ARRAYS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from jormungandr.columns import Columns
 
@@ -18,18 +18,27 @@ class ValidationStore:
     Args:
         capacity: transitions kept.
         shape: of one observation.
+        dtype: of observations.
+        masked: actions that a mask is over; 0 in a model without masks.
     """
 
-    def __init__(self, capacity: int, shape: tuple[int, ...]) -> None:
+    def __init__(
+        self,
+        capacity: int,
+        shape: tuple[int, ...],
+        dtype: DTypeLike = np.float32,
+        masked: int = 0,
+    ) -> None:
         self.capacity = capacity
         self.added = 0  # transitions ever added; the next one goes to added % capacity
         self.arrays: dict[str, NDArray[Any]] = {
-            "observation": np.zeros((capacity, *shape), dtype=np.float32),
+            "observation": np.zeros((capacity, *shape), dtype=dtype),
             "action": np.zeros(capacity, dtype=np.int64),
             "reward": np.zeros(capacity, dtype=np.float32),
-            "next_observation": np.zeros((capacity, *shape), dtype=np.float32),
+            "next_observation": np.zeros((capacity, *shape), dtype=dtype),
             "terminated": np.zeros(capacity, dtype=np.bool_),
             "label": np.full(capacity, -1, dtype=np.int32),
+            "next_action_mask": np.zeros((capacity, masked), dtype=np.bool_),
         }
 
     def __len__(self) -> int:

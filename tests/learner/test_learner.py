@@ -246,7 +246,7 @@ def test_labels_after_the_ring_wrapped(small: Small, step: Step, label: Step, n_
 
     assert (receipt.attached, receipt.target_evicted) == (16, 25)
     assert (late.attached, late.target_evicted) == (8, 12)
-    order = learner.replay.arrays["generation"].argsort()
+    order = learner.replay.priorities.generation.argsort()
     assert learner.replay.arrays["label"][order].tolist() == [t % 2 for t in range(25, 41)]
     assert sorted(held(learner)[1]) == [0] * 4 + [1] * 4
     assert learner.progress.unlabelled == 0

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 from jormungandr import Learner, ModelSpec
 from jormungandr.columns import columns
-from jormungandr.learner.replay import Replay, Sample
+from jormungandr.learner.nstep import Item
+from jormungandr.learner.priorities import Draw
+from jormungandr.learner.replay import Replay
 from jormungandr.spec import Replay as ReplaySpec
 
 Step = Callable[..., dict[str, Any]]
@@ -29,19 +31,10 @@ def replay(small: Small, step: Step, count: int, **fields: Any) -> Replay:
 
 
 def set_priorities(buffer: Replay, priorities: list[float]) -> None:
-    """Give slot i priority i, through a sample as an update would."""
-    sample = buffer.sample(len(priorities), 1.0, np.random.default_rng(0))
+    """Give slot i priority i, through a draw as an update would."""
     slot = np.arange(len(priorities))
-    sample = Sample(
-        **{
-            name: getattr(sample, name)
-            for name in sample.__slots__
-            if name not in ("slot", "generation")
-        },
-        slot=slot,
-        generation=buffer.arrays["generation"][slot],
-    )
-    buffer.update_priorities(sample, np.array(priorities))
+    draw = Draw(slot, buffer.priorities.generation[slot], np.ones(len(slot)))
+    buffer.priorities.update(draw, np.array(priorities))
 
 
 def test_frequencies_follow_the_priorities(small: Small, step: Step) -> None:
@@ -122,7 +115,7 @@ def test_alpha_zero_is_uniform_and_costs_no_tree(small: Small, step: Step) -> No
     sample = buffer.sample(10_000, 0.4, np.random.default_rng(4))
     counts = np.bincount(sample.slot, minlength=5)
 
-    assert buffer._tree is None
+    assert buffer.priorities._tree is None
     assert set(sample.weight) == {1.0}
     assert ((counts - 2000) ** 2 / 2000).sum() < 18.5  # four degrees of freedom, 0.1 %
 
@@ -133,8 +126,8 @@ def test_new_items_get_the_maximum_priority(small: Small, step: Step) -> None:
     set_priorities(buffer, [0.5, 7.0])
     buffer.add_steps(columns([step(2)], small()), 2, 0.9)
 
-    assert buffer.arrays["priority"][:3].tolist() == [0.5, 7.0, 7.0]
-    assert buffer.max_priority == 7.0
+    assert buffer.priorities.priority[:3].tolist() == [0.5, 7.0, 7.0]
+    assert buffer.priorities.max_priority == 7.0
 
 
 def test_wrap_around_keeps_the_newest(small: Small, step: Step) -> None:
@@ -146,7 +139,7 @@ def test_wrap_around_keeps_the_newest(small: Small, step: Step) -> None:
 
     assert len(buffer) == buffer.size == 4
     assert buffer.arrays["reward"].tolist() == [8.0, 9.0, 10.0, 7.0]
-    assert buffer.arrays["generation"].tolist() == [8, 9, 10, 7]
+    assert buffer.priorities.generation.tolist() == [8, 9, 10, 7]
     assert buffer.arrays["discount"].tolist() == pytest.approx([0.9, 0.9, 0.0, 0.9])
     newest = buffer.newest(3)
     assert newest["reward"].tolist() == [8.0, 9.0, 10.0]
@@ -167,11 +160,11 @@ def test_stale_priorities_are_dropped_and_counted(small: Small, step: Step) -> N
     buffer = replay(small, step, 4, capacity=4)
     sample = buffer.sample(4, 1.0, np.random.default_rng(0))
     buffer.add_steps(columns([step(t) for t in (4, 5)], small()), 4, 0.9)
-    buffer.update_priorities(sample, np.full(4, 9.0))
+    buffer.priorities.update(sample, np.full(4, 9.0))
 
     assert sample.slot.tolist() == [0, 1, 2, 3]
-    assert buffer.arrays["priority"].tolist() == [1.0, 1.0, 9.0, 9.0]
-    assert buffer.stale_writes == 2
+    assert buffer.priorities.priority.tolist() == [1.0, 1.0, 9.0, 9.0]
+    assert buffer.priorities.stale_writes == 2
 
 
 def test_all_stale_changes_nothing(small: Small, step: Step) -> None:
@@ -179,20 +172,20 @@ def test_all_stale_changes_nothing(small: Small, step: Step) -> None:
     buffer = replay(small, step, 4, capacity=4)
     sample = buffer.sample(4, 1.0, np.random.default_rng(0))
     buffer.add_steps(columns([step(t) for t in range(4, 8)], small()), 4, 0.9)
-    buffer.update_priorities(sample, np.full(4, 9.0))
+    buffer.priorities.update(sample, np.full(4, 9.0))
 
-    assert buffer.max_priority == 1.0
-    assert buffer.stale_writes == 4
+    assert buffer.priorities.max_priority == 1.0
+    assert buffer.priorities.stale_writes == 4
 
 
 def test_last_priority_of_a_doubled_item_stays(small: Small, step: Step) -> None:
     """An item drawn twice in a batch keeps the last of its two priorities."""
     buffer = replay(small, step, 1, capacity=4)
     sample = buffer.sample(3, 1.0, np.random.default_rng(0))
-    buffer.update_priorities(sample, np.array([3.0, 1.0, 2.0]))
+    buffer.priorities.update(sample, np.array([3.0, 1.0, 2.0]))
 
-    assert buffer.arrays["priority"][0] == 2.0
-    assert buffer.max_priority == 3.0
+    assert buffer.priorities.priority[0] == 2.0
+    assert buffer.priorities.max_priority == 3.0
 
 
 def test_more_than_the_capacity_at_once(small: Small, step: Step) -> None:
@@ -222,6 +215,20 @@ def test_state_round_trip(small: Small, step: Step) -> None:
     assert [back.set_label(o, 1) for o in range(8)] == [False, False, *[True] * 4, False, False]
 
 
+def test_observations_have_the_type_asked_for() -> None:
+    """A buffer of bytes holds, draws and restores bytes."""
+    buffer = Replay(ReplaySpec(capacity=4), (2, 3), np.uint8)
+    image = np.arange(6, dtype=np.uint8).reshape(2, 3)
+    buffer.add_items([Item(0, image, 1, 0.5, 200 + image, 0.9, -1, np.zeros(0, np.bool_))])
+    back = Replay(buffer.spec, (2, 3), np.uint8)
+    back.restore(buffer.state())
+    drawn = back.sample(1, 1.0, np.random.default_rng(0))
+
+    assert (drawn.observation.dtype, drawn.next_observation.dtype) == (np.uint8, np.uint8)
+    assert drawn.observation.tolist() == [image.tolist()]
+    assert drawn.next_observation.tolist() == [(200 + image).tolist()]
+
+
 def test_index_by_ordinal_after_a_restore(small: Small, step: Step) -> None:
     """When an old item entered late, labels of newer ones are found before and after a restore."""
     spec = small(c51={"n_step": 2}, replay={"capacity": 4}, pacing={"learning_starts": 1000})
@@ -244,7 +251,7 @@ def test_priority_is_the_unweighted_loss(small: Small, step: Step) -> None:
     update = learner.last_update
 
     assert update is not None
-    written = set(learner.replay.arrays["priority"][:6].tolist()) - {1.0}
+    written = set(learner.replay.priorities.priority[:6].tolist()) - {1.0}
     assert written <= set(update.priority.astype(float).tolist())
     assert len(written) >= 3
 
