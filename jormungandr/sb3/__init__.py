@@ -10,13 +10,8 @@ except ModuleNotFoundError as error:
 
 from jormungandr.sb3.algorithm import C51
 from jormungandr.sb3.moments import ObservationMoments
-from jormungandr.sb3.policies import (
-    C51Policy,
-    CategoricalNetwork,
-    CnnPolicy,
-    MlpPolicy,
-    MultiInputPolicy,
-)
+from jormungandr.sb3.networks import CategoricalNetwork
+from jormungandr.sb3.policies import C51Policy, CnnPolicy, MlpPolicy, MultiInputPolicy
 from jormungandr.sb3.replay import (
     PrioritizedDictReplayBuffer,
     PrioritizedReplayBuffer,

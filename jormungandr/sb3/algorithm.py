@@ -22,8 +22,10 @@ from stable_baselines3.dqn.dqn import DQN
 from jormungandr import spec
 from jormungandr.errors import InvalidValue
 from jormungandr.learner.c51 import descend, target_distribution, transition_losses
+from jormungandr.sb3.masks import checked_masks
 from jormungandr.sb3.moments import ObservationMoments, has_moments
-from jormungandr.sb3.policies import ALIASES, C51Policy, CategoricalNetwork
+from jormungandr.sb3.networks import CategoricalNetwork
+from jormungandr.sb3.policies import ALIASES, C51Policy
 from jormungandr.sb3.replay import (
     PrioritizedDictReplayBuffer,
     PrioritizedReplayBuffer,
@@ -265,6 +267,42 @@ class C51(DQN):
         if isinstance(self.replay_buffer, PrioritizedReplayBuffer):
             self.replay_buffer.n_steps, self.replay_buffer.gamma = self.n_steps, self.gamma
             self.replay_buffer.close()
+
+    def predict(
+        self,
+        observation: NDArray[Any] | dict[str, NDArray[Any]],
+        state: tuple[NDArray[Any], ...] | None = None,
+        episode_start: NDArray[Any] | None = None,
+        deterministic: bool = False,
+        action_masks: Any = None,
+    ) -> tuple[NDArray[Any], tuple[NDArray[Any], ...] | None]:
+        """Return actions and `state`, exploring unless `deterministic`, as DQN does.
+
+        Args:
+            observation: a single one, or a batch of B.
+            state: handed through.
+            episode_start: without meaning here.
+            deterministic: the best actions; otherwise, with probability `exploration_rate`, any of
+                those allowed.
+            action_masks: as in `C51Policy.predict`.
+
+        Raises:
+            InvalidInput: (one of its classes) masks of another shape, or a row that allows nothing.
+        """
+        if action_masks is None:
+            return super().predict(observation, state, episode_start, deterministic)
+        if deterministic or np.random.rand() >= self.exploration_rate:
+            return self.policy.predict(
+                observation, state, episode_start, deterministic, action_masks
+            )
+        batched = self.policy.is_vectorized_observation(observation)
+        one = next(iter(observation.values())) if isinstance(observation, dict) else observation
+        assert isinstance(self.action_space, spaces.Discrete)
+        masks = checked_masks(
+            action_masks, len(one) if batched else 1, int(self.action_space.n)
+        ).astype(np.int8)
+        actions = np.array([self.action_space.sample(mask) for mask in masks])
+        return actions if batched else actions.squeeze(axis=0), state
 
     # -- learning -------------------------------------------------------------------------------
 

@@ -1,109 +1,39 @@
 """Policies with a categorical head on Stable-Baselines3's feature extractors.
 
-B observations, A actions, N atoms.
+B observations, A actions.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from gymnasium import spaces
+from numpy.typing import NDArray
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.torch_layers import (
     BaseFeaturesExtractor,
     CombinedExtractor,
     FlattenExtractor,
     NatureCNN,
-    create_mlp,
 )
-from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
+from stable_baselines3.common.type_aliases import Schedule
 from stable_baselines3.common.utils import get_device
-from stable_baselines3.dqn.policies import DQNPolicy, QNetwork
-from torch import Tensor, nn
+from stable_baselines3.dqn.policies import DQNPolicy
+from torch import nn
 
-from jormungandr.numerics import categorical
+from jormungandr.bundle import open_bundle
 from jormungandr.policy import PolicySnapshot
+from jormungandr.sb3 import conversion
+from jormungandr.sb3.encoders import VectorEncoder
+from jormungandr.sb3.masks import checked_masks
 from jormungandr.sb3.moments import ObservationMoments, has_moments
+from jormungandr.sb3.networks import CategoricalNetwork
 
-__all__ = ["C51Policy", "CategoricalNetwork", "CnnPolicy", "MlpPolicy", "MultiInputPolicy"]
-
-
-class CategoricalNetwork(QNetwork):
-    """Maps raw observations to return distributions; called, it returns their means.
-
-    So whatever reads `model.q_net(obs)` of a DQN reads this one's, (B, A).
-
-    Args:
-        observation_space, action_space, features_extractor, features_dim, net_arch, activation_fn,
-            normalize_images: as in Stable-Baselines3's `QNetwork`.
-        atoms, v_min, v_max: of the support.
-        moments: normalise the observations; shared with the policy, which saves them. None: none.
-    """
-
-    support: Tensor
-
-    def __init__(
-        self,
-        observation_space: spaces.Space[Any],
-        action_space: spaces.Discrete,
-        features_extractor: BaseFeaturesExtractor,
-        features_dim: int,
-        net_arch: list[int] | None = None,
-        activation_fn: type[nn.Module] = nn.ReLU,
-        normalize_images: bool = True,
-        *,
-        atoms: int = 51,
-        v_min: float = -10.0,
-        v_max: float = 10.0,
-        moments: ObservationMoments | None = None,
-    ) -> None:
-        super().__init__(
-            observation_space,
-            action_space,
-            features_extractor,
-            features_dim,
-            net_arch,
-            activation_fn,
-            normalize_images,
-        )
-        self.atoms, self.v_min, self.v_max = atoms, v_min, v_max
-        outputs = int(action_space.n) * atoms
-        self.q_net = nn.Sequential(*create_mlp(features_dim, outputs, self.net_arch, activation_fn))
-        # Made from the arguments, so it is no part of what is saved.
-        self.register_buffer("support", categorical.support(v_min, v_max, atoms), persistent=False)
-        # In a tuple, which hides them from torch: online and target network would each list the
-        # policy's moments as their own.
-        self._moments = (moments,)
-
-    def logits(self, obs: PyTorchObs) -> Tensor:
-        """Return logits (B, A, N) for raw observations."""
-        (moments,) = self._moments
-        if moments is not None:
-            assert isinstance(obs, Tensor)  # a Box
-            obs = moments(obs)
-        values: Tensor = self.q_net(self.extract_features(obs, self.features_extractor))
-        return values.view(len(values), -1, self.atoms)
-
-    def distribution(self, obs: PyTorchObs) -> Tensor:
-        """Return the return distribution of every action, (B, A, N)."""
-        return torch.softmax(self.logits(obs), dim=-1)
-
-    def forward(self, obs: PyTorchObs) -> Tensor:
-        """Return the expected return of every action, (B, A)."""
-        return categorical.expectation(self.support, self.distribution(obs))
-
-    def _get_constructor_parameters(self) -> dict[str, Any]:
-        (moments,) = self._moments
-        return {
-            **super()._get_constructor_parameters(),
-            "atoms": self.atoms,
-            "v_min": self.v_min,
-            "v_max": self.v_max,
-            "moments": moments,
-        }
+__all__ = ["C51Policy", "CnnPolicy", "MlpPolicy", "MultiInputPolicy"]
 
 
 class C51Policy(DQNPolicy):
@@ -169,15 +99,49 @@ class C51Policy(DQNPolicy):
 
     def _build(self, lr_schedule: Schedule) -> None:
         self.moments = None
-        if self.normalize_observations and has_moments(self.observation_space):
-            assert self.observation_space.shape is not None
-            self.moments = ObservationMoments(self.observation_space.shape, self.clip_observations)
+        encoded = issubclass(self.features_extractor_class, VectorEncoder)
+        if self.normalize_observations and (encoded or has_moments(self.observation_space)):
+            shape = (int(spaces.flatdim(self.observation_space)),)
+            self.moments = ObservationMoments(shape, self.clip_observations)
         super()._build(lr_schedule)
 
     def make_q_net(self) -> CategoricalNetwork:
         """Return a network with a features extractor of its own."""
         net_args = self._update_features_extractor(self.net_args, features_extractor=None)
         return CategoricalNetwork(**net_args, **self.head, moments=self.moments).to(self.device)
+
+    def predict(
+        self,
+        observation: NDArray[Any] | dict[str, NDArray[Any]],
+        state: tuple[NDArray[Any], ...] | None = None,
+        episode_start: NDArray[Any] | None = None,
+        deterministic: bool = False,
+        action_masks: Any = None,
+    ) -> tuple[NDArray[Any], tuple[NDArray[Any], ...] | None]:
+        """Return the best actions and `state`, as in Stable-Baselines3.
+
+        Args:
+            observation: a single one, or a batch of B.
+            state: handed through; this policy has none.
+            episode_start: without meaning here.
+            deterministic: makes no difference here; `C51.predict` explores.
+            action_masks: (B, A), or (A,) of a single observation: which actions are allowed, as in
+                sb3-contrib's `MaskablePPO`. None allows all.
+
+        Raises:
+            InvalidInput: (one of its classes) masks of another shape, or a row that allows nothing.
+        """
+        given: Any = observation
+        pair = isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], dict)
+        if action_masks is None or pair:  # the base class explains what is wrong with a pair
+            return super().predict(observation, state, episode_start, deterministic)
+        self.set_training_mode(False)
+        tensor, batched = self.obs_to_tensor(observation)
+        with torch.no_grad():
+            values = self.q_net(tensor).cpu().numpy()  # (B, A)
+        masks = checked_masks(action_masks, *values.shape)
+        actions = np.where(masks, values, -np.inf).argmax(axis=1)
+        return actions if batched else actions.squeeze(axis=0), state
 
     def _get_constructor_parameters(self) -> dict[str, Any]:
         return {
@@ -193,34 +157,22 @@ class C51Policy(DQNPolicy):
     ) -> C51Policy:
         """Return a learner's policy; it acts as the snapshot does, to rounding.
 
+        Its space is the environment's own, with stacked frames as Gymnasium's
+        `FrameStackObservation` shows them; stacking frames and repeating actions are the
+        environment's part. A single image is taken with its channels last or first, while the
+        space, and `q_net`, have them first: ``policy.obs_to_tensor`` brings them there.
+
         The auxiliary head stays behind, and the target network is a copy of the online one.
 
         Args:
             snapshot: the policy.
             device: where its networks go.
+
+        Raises:
+            InvalidValue: its observations are a Dict inside a Dict.
         """
-        spec = snapshot.spec
-        policy = C51Policy(
-            spaces.Box(-np.inf, np.inf, spec.observation.shape, np.float32),
-            spaces.Discrete(len(spec.action_set)),
-            cls._dummy_schedule,
-            net_arch=list(spec.c51.layers),
-            atoms=spec.c51.atoms,
-            v_min=spec.c51.support[0],
-            v_max=spec.c51.support[1],
-            normalize_observations=spec.observation.normalize,
-            clip_observations=spec.observation.clip,
-        )
-        names = [*(f"hidden.{i}" for i in range(len(spec.c51.layers))), "value"]
-        layers = [layer for layer in policy.q_net.q_net if isinstance(layer, nn.Linear)]
-        with torch.no_grad():
-            for name, layer in zip(names, layers, strict=True):
-                layer.weight.copy_(torch.as_tensor(snapshot.weights[f"{name}.weight"]))
-                layer.bias.copy_(torch.as_tensor(snapshot.weights[f"{name}.bias"]))
-        policy.q_net_target.load_state_dict(policy.q_net.state_dict())
-        if policy.moments is not None:
-            policy.moments.mean.copy_(torch.as_tensor(snapshot.mean))
-            policy.moments.var.copy_(torch.as_tensor(snapshot.var))
+        policy = C51Policy(lr_schedule=cls._dummy_schedule, **conversion.arguments(snapshot))
+        conversion.copy_numbers(snapshot, policy)
         policy.set_training_mode(False)
         return policy.to(get_device(device))
 
@@ -232,6 +184,26 @@ class C51Policy(DQNPolicy):
             CheckpointError: there is none, or it is not a policy of ours.
         """
         return cls.from_snapshot(PolicySnapshot.open(path), device)
+
+    @classmethod
+    def from_bundle(
+        cls,
+        path: str | Path,
+        features: Sequence[str] | None = None,
+        device: torch.device | str = "auto",
+    ) -> C51Policy:
+        """Return the policy of an exported bundle whose digests verify.
+
+        Args:
+            path: the bundle's folder.
+            features: the names of the observation's elements as the environment gives them.
+            device: where its networks go.
+
+        Raises:
+            CheckpointError: it is no bundle, or damaged.
+            InvalidValue: the policy's features are others, or in another order.
+        """
+        return cls.from_snapshot(open_bundle(path, features), device)
 
 
 MlpPolicy = C51Policy

@@ -16,7 +16,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 from torch import Tensor
 
 from jormungandr.errors import InvalidValue
-from jormungandr.learner.replay import Replay, Sample
+from jormungandr.learner.priorities import Draw, Priorities
 from jormungandr.spec import FLOAT32_MAX
 from jormungandr.spec import Replay as ReplaySpec
 
@@ -41,26 +41,15 @@ class PrioritizedSamples(NamedTuple):
     rewards: Tensor
     discounts: Tensor
     weights: Tensor
-    drawn: Sample
-
-
-class _Index(Replay):
-    """The learner's replay without contents: which slots to draw, and with what weight."""
-
-    def __init__(self, spec: ReplaySpec) -> None:
-        super().__init__(spec, shape=(0,))
-
-    def append(self, count: int) -> None:
-        """Enter the next `count` transitions, with the highest priority so far."""
-        self._put(np.arange(self.added, self.added + count))
+    drawn: Draw
 
 
 class PrioritizedReplayBuffer(ReplayBuffer):
     """Draws transitions with P(i) ∝ p_i^α, and sums their rewards over n steps.
 
-    The learner's replay does the drawing. The n steps are put together when a transition is drawn,
-    as in Stable-Baselines3's `NStepReplayBuffer`: one whose n steps are not all there yet uses
-    those that are. A sum ends at a termination, a truncation, the newest transition, or where
+    The learner's priorities do the drawing. The n steps are put together when a transition is
+    drawn, as in Stable-Baselines3's `NStepReplayBuffer`: one whose n steps are not all there yet
+    uses those that are. A sum ends at a termination, a truncation, the newest transition, or where
     `close` was called, and bootstraps at the true successor of its last step unless that
     terminated (Sutton and Barto 2018, equation 7.1).
 
@@ -111,7 +100,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             priority_epsilon=priority_epsilon,
             is_normalizer=is_normalizer,
         )
-        self._index = _Index(self._spec)
+        self._priorities = Priorities(self._spec)
         # Where the next row is not the next step although nothing ended: (R, E).
         self._closed = np.zeros((self.buffer_size, self.n_envs), dtype=np.bool_)
         self.seed(seed)
@@ -119,12 +108,12 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     @property
     def priorities(self) -> NDArray[np.float64]:
         """The priority of every slot, without ε and α; a copy."""
-        return self._index.arrays["priority"][: len(self._index)].copy()
+        return self._priorities.priority[: len(self._priorities)].copy()
 
     @property
     def stale_writes(self) -> int:
         """Priorities that came when their transition had been overwritten."""
-        return self._index.stale_writes
+        return self._priorities.stale_writes
 
     def seed(self, seed: int | None) -> None:
         """Begin the stream of draws anew."""
@@ -133,7 +122,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     def reset(self) -> None:
         """Empty the buffer."""
         super().reset()
-        self._index = _Index(self._spec)
+        self._priorities = Priorities(self._spec)
 
     def close(self) -> None:
         """Let no sum of rewards go on from the newest transitions to the next ones added.
@@ -148,7 +137,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         row = self.pos
         super().add(*args, **kwargs)
         self._closed[row] = False
-        self._index.append(self.n_envs)
+        self._priorities.append(self.n_envs)
 
     def sample(  # type: ignore[override]  # more than ReplayBufferSamples, with its names
         self, batch_size: int, env: VecNormalize | None = None
@@ -162,7 +151,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         Raises:
             ValueError: the buffer is empty.
         """
-        drawn = self._index.sample(batch_size, self.beta, self._rng)
+        drawn = self._priorities.sample(batch_size, self.beta, self._rng)
         row, at = np.divmod(drawn.slot, self.n_envs)  # (B,), (B,)
         steps = (row[:, None] + np.arange(self.n_steps)) % self.buffer_size  # (B, n)
         ended = (self.dones[steps, at[:, None]] > 0) | self._closed[steps, at[:, None]]
@@ -185,9 +174,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             drawn=drawn,
         )
 
-    def update_priorities(self, drawn: Sample, priority: NDArray[np.floating]) -> None:
+    def update_priorities(self, drawn: Draw, priority: NDArray[np.floating]) -> None:
         """Write (B,) non-negative priorities back to the transitions they were computed for."""
-        self._index.update_priorities(drawn, priority)
+        self._priorities.update(drawn, priority)
 
     def _gathered(
         self, stored: Any, row: NDArray[np.int64], at: NDArray[np.int64], env: VecNormalize | None

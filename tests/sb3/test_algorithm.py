@@ -159,7 +159,7 @@ def test_defaults_are_the_learners() -> None:
     assert {name: given[name] for name in expected} == expected
     assert [x.out_features for x in linear_layers(built.q_net)] == [*c.layers, 3 * c.atoms]
     assert built.policy.optimizer.defaults["eps"] == c.adam_eps
-    assert built.replay_buffer._index.spec == r
+    assert built.replay_buffer._priorities.spec == r
 
 
 def test_arguments_of_dqn_keep_their_places() -> None:

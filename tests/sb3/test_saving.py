@@ -64,7 +64,7 @@ def test_every_setting_comes_back(model: Build, walk: Walks, tmp_path: Path) -> 
     assert all(torch.equal(v, theirs["policy"][k]) for k, v in ours["policy"].items())
     assert str(ours["policy.optimizer"]) == str(theirs["policy.optimizer"])
     assert (back.num_timesteps, back._n_updates) == (learned.num_timesteps, learned._n_updates)
-    assert (replay.n_steps, replay._index.spec.alpha, replay.size()) == (3, 0.3, 0)
+    assert (replay.n_steps, replay._priorities.spec.alpha, replay.size()) == (3, 0.3, 0)
     assert back.policy.moments is not None
     assert back.policy.moments.running().count == 2 * learned.num_timesteps
 
@@ -76,7 +76,7 @@ def test_loading_with_other_settings(model: Build, tmp_path: Path) -> None:
     replay = back.replay_buffer
     assert isinstance(replay, PrioritizedReplayBuffer)
 
-    assert (replay.n_steps, replay._index.spec.alpha) == (1, 0.0)
+    assert (replay.n_steps, replay._priorities.spec.alpha) == (1, 0.0)
     with pytest.raises(ValueError, match="policy kwargs do not equal"):
         C51.load(tmp_path / "model", policy_kwargs={"net_arch": [4]})
 
