@@ -16,6 +16,7 @@ from starlette.types import ASGIApp
 
 from jormungandr.admission import check_labels
 from jormungandr.columns import columns
+from jormungandr.encoding import count
 from jormungandr.errors import (
     BodyTooLarge,
     JormungandrError,
@@ -23,6 +24,7 @@ from jormungandr.errors import (
     NotFound,
 )
 from jormungandr.protocol import LIMITS
+from jormungandr.service.export import Exporter, ExportRoute
 from jormungandr.service.gateway import Gateway
 from jormungandr.service.http import Authenticated, JsonRoute, Request, number
 from jormungandr.version import __version__
@@ -52,7 +54,7 @@ def create_app(data_dir: str | Path, *, token: str | None) -> ASGIApp:
             await gateway.stop()
 
     app = Starlette(
-        routes=_routes(gateway),
+        routes=_routes(gateway, Exporter(Path(data_dir) / "exports")),
         lifespan=lifespan,
         exception_handlers={HTTPException: _http_error},
     )
@@ -60,7 +62,7 @@ def create_app(data_dir: str | Path, *, token: str | None) -> ASGIApp:
     return Authenticated(app, token)
 
 
-def _routes(gateway: Gateway) -> list[Route]:
+def _routes(gateway: Gateway, exporter: Exporter) -> list[Route]:
     async def live(_: Request) -> tuple[int, Any]:
         return 200, {"status": "live"}
 
@@ -102,28 +104,33 @@ def _routes(gateway: Gateway) -> list[Route]:
     async def add(request: Request) -> tuple[int, Any]:
         model = gateway.model(request.path["model_id"])
         given = fields(decode_object(request.body), {"transitions": list}, {})
-        _at_most(given["transitions"], "transitions")
+        _at_most(len(given["transitions"]), "transitions")
         return 200, await model.add(columns(given["transitions"], model.spec))
 
     async def label(request: Request) -> tuple[int, Any]:
         model = gateway.model(request.path["model_id"])
         given = fields(decode_object(request.body), {"labels": list}, {})
-        _at_most(given["labels"], "labels")
+        _at_most(len(given["labels"]), "labels")
         return 200, await model.label(check_labels(given["labels"], model.spec))
 
     async def inference(request: Request) -> tuple[int, Any]:
         model = gateway.model(request.path["model_id"])
         given = fields(
             decode_object(request.body),
-            {"observations": list},
-            {"deterministic": bool, "epsilon": float | int, "distribution": bool},
+            {"observations": list | dict},
+            {
+                "deterministic": bool,
+                "epsilon": float | int,
+                "action_masks": list,
+                "distribution": bool,
+            },
         )
-        if given["observations"] and isinstance(given["observations"][0], list):
-            _at_most(given["observations"], "observations")
+        _at_most(count(given["observations"], model.spec.observation), "observations")
         return 200, await model.act(
             given["observations"],
             deterministic=given.get("deterministic", False),
             epsilon=given.get("epsilon"),
+            action_masks=given.get("action_masks"),
             distribution=given.get("distribution", False),
         )
 
@@ -140,13 +147,14 @@ def _routes(gateway: Gateway) -> list[Route]:
         Route(f"{one}/experience/add", JsonRoute(add, body=True), methods=["POST"]),
         Route(f"{one}/labels/add", JsonRoute(label, body=True), methods=["POST"]),
         Route(f"{one}/inference", JsonRoute(inference, body=True), methods=["POST"]),
+        Route(f"{one}/export", ExportRoute(gateway.model, exporter), methods=["POST"]),
     ]
 
 
-def _at_most(rows: list[Any], name: str) -> None:
+def _at_most(rows: int, name: str) -> None:
     limit = LIMITS[f"{name}_per_request"]
-    if len(rows) > limit:
-        raise BodyTooLarge(name, f"at most {limit}", len(rows), "send fewer at a time")
+    if rows > limit:
+        raise BodyTooLarge(name, f"at most {limit}", rows, "send fewer at a time")
 
 
 async def _http_error(request: StarletteRequest, raised: Exception) -> StarletteResponse:

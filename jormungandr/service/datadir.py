@@ -13,7 +13,8 @@ import apsw
 
 from jormungandr.durable import sync_folder
 from jormungandr.errors import DataDirError
-from jormungandr.service.journal import Created, Journal
+from jormungandr.service.database import Created
+from jormungandr.service.journal import Journal
 from jormungandr.spec import ModelSpec
 
 __all__ = ["DataDir", "read_token"]

@@ -17,13 +17,15 @@ import socket
 import sys
 import time
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import msgspec
 
 from jormungandr.errors import CheckpointError, DataDirError
 from jormungandr.service.channel import Channel, Closed
-from jormungandr.service.journal import Created, JournalReader
+from jormungandr.service.database import Created
+from jormungandr.service.reader import JournalReader
+from jormungandr.service.recovery import checkpoints, recover
 
 log = logging.getLogger("jormungandr.host")
 
@@ -52,7 +54,7 @@ class Host:
     def __init__(self, folder: Path, created: Created, channel: Channel) -> None:
         self._folder, self._channel = folder, channel
         self._reader = JournalReader(folder / "journal.db")
-        self._core = self._recover(created)
+        self._core = recover(folder, created)
         self._stopping = False
         self._credit = True  # whether the gateway has dealt with the last policy sent
         self._sent_version = -1
@@ -61,38 +63,6 @@ class Host:
         self._work = 0.0  # seconds of applying since the last checkpoint
         self._checkpoint_lsn = self._core.progress.lsn
         self._checkpoint_error: str | None = None
-
-    def _recover(self, created: Created) -> Any:
-        """Return the newest checkpoint that verifies, or a new learner: every row is kept."""
-        # Imported here, in the process that needs torch, after its thread counts are set.
-        import torch
-
-        from jormungandr.learner.core import Core
-
-        torch.use_deterministic_algorithms(True)
-        for unfinished in (self._folder / "checkpoints").glob(".*.tmp"):
-            shutil.rmtree(unfinished)  # of a learner that was killed as it wrote
-        for path in sorted(self._checkpoints(), reverse=True):
-            try:
-                core = Core.load(path)
-            except CheckpointError as error:
-                log.error("checkpoint set aside: %s", error)
-                aside = path.with_suffix(".corrupt")
-                shutil.rmtree(aside, ignore_errors=True)  # an earlier one of this position
-                path.rename(aside)
-                continue
-            if core.generation == created.generation and core.spec == created.spec:
-                return core
-            log.error("checkpoint %s is of another model", path)
-        return Core(
-            created.spec,
-            generation=created.generation,
-            first_version=created.first_version,
-        )
-
-    def _checkpoints(self) -> list[Path]:
-        folder = self._folder / "checkpoints"
-        return [p for p in folder.glob("*") if p.name.isdigit()] if folder.exists() else []
 
     def run(self) -> None:
         """Serve until told to stop, or until the gateway is gone."""
@@ -201,7 +171,7 @@ class Host:
             log.error("checkpoint not written: %s", error)
             return
         self._checkpoint_lsn, self._checkpoint_error = lsn, None
-        for old in sorted(self._checkpoints())[:-KEEP_CHECKPOINTS]:
+        for old in checkpoints(self._folder)[:-KEEP_CHECKPOINTS]:
             shutil.rmtree(old)
 
 

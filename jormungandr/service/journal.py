@@ -10,9 +10,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
@@ -33,99 +32,30 @@ from jormungandr.ledger import (
     Pending,
     block_from_bytes,
 )
-from jormungandr.rows import ACCEPTED, Row, TransitionsRow, decode_row, encode_row
+from jormungandr.rows import ACCEPTED, Row, TransitionsRow, encode_row
 from jormungandr.rows import row_digest as digest_of
-from jormungandr.spec import ModelSpec
+from jormungandr.service.database import (
+    FORMAT,
+    SCHEMA,
+    Control,
+    Created,
+    VersionRow,
+    connect,
+    make_durable,
+    read_created,
+    read_meta,
+)
 
-__all__ = ["Created", "Journal", "JournalReader", "VersionRow"]
+__all__ = ["Journal"]
 
 log = logging.getLogger("jormungandr")
 
-FORMAT = 1
-MINIMUM_SQLITE = (3, 51, 3)  # older ones can corrupt a WAL that several connections use
-#: WAL pages after which its content is moved to the database file.
-WAL_PAGES = 4_000
-#: Milliseconds to wait for another connection.
-BUSY_TIMEOUT = 10_000
 #: More labels than one commit can hold.
 POSITIONS = 1 << 22
 #: Ledger blocks and episodes held in memory.
 CACHE = 20_000
-
-_SCHEMA = """
-CREATE TABLE meta (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
-CREATE TABLE journal (
-    lsn INTEGER PRIMARY KEY,
-    kind TEXT NOT NULL,              -- transitions, labels, create, version, delete
-    payload BLOB NOT NULL,
-    digest BLOB NOT NULL,            -- SHA-256 over lsn, kind and payload
-    accepted_train INTEGER NOT NULL DEFAULT 0,
-    accepted_validation INTEGER NOT NULL DEFAULT 0,
-    stale_dropped INTEGER NOT NULL DEFAULT 0,
-    labels INTEGER NOT NULL DEFAULT 0,
-    actors TEXT NOT NULL DEFAULT '[]',   -- JSON
-    min_version INTEGER,
-    max_version INTEGER
-);
-CREATE TABLE episode (
-    actor TEXT NOT NULL, episode TEXT NOT NULL,
-    split INTEGER NOT NULL, splits INTEGER NOT NULL, ended INTEGER NOT NULL, last INTEGER NOT NULL,
-    PRIMARY KEY (actor, episode)
-) WITHOUT ROWID;
-CREATE TABLE ledger (
-    actor TEXT NOT NULL, episode TEXT NOT NULL, block INTEGER NOT NULL, slots BLOB NOT NULL,
-    PRIMARY KEY (actor, episode, block)
-);
-CREATE TABLE pending_label (
-    actor TEXT NOT NULL, episode TEXT NOT NULL, timestep INTEGER NOT NULL,
-    label INTEGER NOT NULL, since INTEGER NOT NULL, position INTEGER NOT NULL,
-    PRIMARY KEY (actor, episode, timestep)
-) WITHOUT ROWID;
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class Created:
-    """The CONTROL row a journal begins with: which model it is of, and its resolved spec."""
-
-    model_id: str
-    generation: int
-    first_version: int
-    spec: ModelSpec
-
-
-@dataclass(frozen=True, slots=True)
-class VersionRow:
-    """The CONTROL row that precedes the first serving of a policy."""
-
-    version: int
-    update_count: int
-    applied_lsn: int
-    digest: str
-
-
-def _connect(path: Path, flags: int) -> apsw.Connection:
-    if tuple(map(int, apsw.sqlite_lib_version().split("."))) < MINIMUM_SQLITE:
-        wanted = ".".join(map(str, MINIMUM_SQLITE))
-        raise DataDirError("SQLite", f">= {wanted}", apsw.sqlite_lib_version(), "upgrade apsw")
-    connection = apsw.Connection(str(path), flags=flags)
-    connection.set_busy_timeout(BUSY_TIMEOUT)
-    return connection
-
-
-def _durable(connection: apsw.Connection) -> None:
-    """Make every commit wait for the disk, and check that it does."""
-    for pragma, wanted in (("journal_mode=WAL", "wal"), ("synchronous=FULL", 2)):
-        connection.execute(f"PRAGMA {pragma}").fetchall()
-        name = pragma.partition("=")[0]
-        got = connection.execute(f"PRAGMA {name}").fetchone()
-        if got is None or got[0] != wanted:
-            raise DataDirError(f"PRAGMA {name}", str(wanted), got)
-    if sys.platform == "darwin":
-        connection.execute("PRAGMA fullfsync=ON").fetchall()
-    connection.execute("PRAGMA wal_autocheckpoint=0").fetchall()
-    # A WAL that was moved shrinks when it is next written: `move_wal` goes by its size.
-    connection.execute("PRAGMA journal_size_limit=0").fetchall()
+#: WAL pages after which its content is moved to the database file.
+WAL_PAGES = 4_000
 
 
 class Journal:
@@ -143,8 +73,8 @@ class Journal:
         self.path = path
         flags = apsw.SQLITE_OPEN_READWRITE
         new = created is not None
-        self._writer = _connect(path, flags | (apsw.SQLITE_OPEN_CREATE if new else 0))
-        _durable(self._writer)
+        self._writer = connect(path, flags | (apsw.SQLITE_OPEN_CREATE if new else 0))
+        make_durable(self._writer)
         if created is not None:
             self._create(created)
         else:
@@ -153,9 +83,9 @@ class Journal:
             done = self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
             if done is None or done[0] != 0:
                 raise DataDirError(str(path), "a journal that nobody else has open", "one in use")
-        self._reader = _connect(path, apsw.SQLITE_OPEN_READONLY)
-        self.created = _read_created(self._reader, path)
-        self._counters = Counters(**_read_meta(self._reader, "counters"))
+        self._reader = connect(path, apsw.SQLITE_OPEN_READONLY)
+        self.created = read_created(self._reader, path)
+        self._counters = Counters(**read_meta(self._reader, "counters"))
         self._episodes: dict[Key, Episode] = {}
         self._blocks: dict[tuple[Key, int], Block] = {}
         self._pendings: dict[Identity, Pending] = {
@@ -175,7 +105,7 @@ class Journal:
             }
         )
         with self._guarded(), self._transaction():
-            self._writer.execute(_SCHEMA)
+            self._writer.execute(SCHEMA)
             self._write_meta("format", FORMAT)
             self._write_meta("counters", asdict(Counters(lsn=1)))
             self._write_control(1, "create", payload)
@@ -229,13 +159,13 @@ class Journal:
 
     # -- writing --------------------------------------------------------------------------------
 
-    def commit(self, draft: Draft, rows: Sequence[Row], controls: Sequence[VersionRow]) -> None:
+    def commit(self, draft: Draft, rows: Sequence[Row], controls: Sequence[Control]) -> None:
         """Write one group and return when it is on the disk.
 
         Args:
             draft: the ledger's changes, made over this journal.
             rows: data rows, in order.
-            controls: policy versions to record; their positions are taken from the draft.
+            controls: what else to record; their positions are taken from the draft.
 
         Raises:
             StorageFull: the disk is full; nothing of the group was kept.
@@ -246,7 +176,7 @@ class Journal:
             for control in controls:
                 draft.count(lsn=1)
                 payload = msgspec.json.encode(asdict(control))
-                self._write_control(draft.counters.lsn, "version", payload)
+                self._write_control(draft.counters.lsn, control.kind, payload)
             self._write_ledger(draft)
 
     def merged(self, draft: Draft) -> None:
@@ -399,67 +329,3 @@ class Journal:
         """Close both connections."""
         self._reader.close()
         self._writer.close()
-
-
-class JournalReader:
-    """The learner's side: data rows after a position, checked by digest.
-
-    Args:
-        path: of the database file.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._connection = _connect(path, apsw.SQLITE_OPEN_READONLY)
-
-    def created(self) -> Created:
-        """Return what the journal is of."""
-        return _read_created(self._connection, self._path)
-
-    def rows(self, after: int, limit: int = 64) -> list[Row]:
-        """Return up to `limit` data rows after position `after`, in order.
-
-        Raises:
-            DataDirError: a row does not match its digest.
-        """
-        found = self._connection.execute(
-            "SELECT lsn, kind, payload, digest FROM journal"
-            " WHERE lsn > ? AND kind IN ('transitions', 'labels') ORDER BY lsn LIMIT ?",
-            (after, limit),
-        ).fetchall()
-        rows: list[Row] = []
-        for lsn, kind, payload, digest in cast("list[tuple[int, str, bytes, bytes]]", found):
-            if digest_of(lsn, kind, payload) != digest:
-                where = f"{self._path}: row {lsn}"
-                raise DataDirError(where, "its recorded SHA-256", "another", "the row is damaged")
-            rows.append(decode_row(lsn, kind, payload))
-        return rows
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._connection.close()
-
-
-def _read_created(connection: apsw.Connection, path: Path) -> Created:
-    """Return what a journal is of.
-
-    Raises:
-        DataDirError: it is of another format, or has no create row.
-    """
-    if _read_meta(connection, "format") != FORMAT:
-        raise DataDirError(f"{path}: format", str(FORMAT), _read_meta(connection, "format"))
-    found = connection.execute("SELECT payload FROM journal WHERE kind = 'create'").fetchone()
-    if found is None:
-        raise DataDirError(str(path), "a create row", "none")
-    body = msgspec.json.decode(cast("bytes", found[0]))
-    return Created(
-        body["model_id"],
-        body["generation"],
-        body["first_version"],
-        ModelSpec.from_dict(body["spec"]),
-    )
-
-
-def _read_meta(connection: apsw.Connection, name: str) -> Any:
-    found = connection.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
-    return None if found is None else msgspec.json.decode(cast("bytes", found[0]))

@@ -1,7 +1,7 @@
-"""`Model`: one model inside the gateway — admission, commit groups, the policy it serves.
+"""`Model`: one model inside the gateway — admission, the policy it serves, what it says of itself.
 
-Everything here runs on the event loop except the commit itself: while one group syncs, the next one
-gathers. Nothing is answered before the commit that holds it.
+Everything here runs on the event loop. What comes in goes through `Commits`, what goes out through
+a `PolicyShelf`.
 """
 
 from __future__ import annotations
@@ -11,16 +11,12 @@ import contextlib
 import logging
 import shutil
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
-
-from numpy.typing import ArrayLike
+from typing import Any
 
 from jormungandr.admission import Admission
 from jormungandr.columns import Columns
-from jormungandr.durable import sync_folder, write_synced
+from jormungandr.encoding import count
 from jormungandr.errors import (
     Backlog,
     CheckpointError,
@@ -34,17 +30,16 @@ from jormungandr.ledger import Draft, Identity
 from jormungandr.policy import PolicySnapshot, streams
 from jormungandr.protocol import SPLITS, InferenceReply, LabelReceipt, Receipt
 from jormungandr.rows import Row
-from jormungandr.service.journal import Journal, VersionRow
+from jormungandr.service.commits import Admit, Commits
+from jormungandr.service.database import Control, VersionRow
+from jormungandr.service.journal import Journal
 from jormungandr.service.process import LearnerProcess
+from jormungandr.service.shelf import PolicyShelf
 
 __all__ = ["Model"]
 
 log = logging.getLogger("jormungandr")
 
-#: Requests admitted into one commit.
-GROUP = 256
-#: Policies kept on disk.
-KEEP_POLICIES = 16
 #: Digests remembered, to compare with what a restarted learner makes again.
 KEEP_DIGESTS = 10_000
 #: Evaluations remembered.
@@ -53,15 +48,6 @@ KEEP_EVALUATIONS = 1_000
 LOOP_OBSERVATIONS = 64
 #: Seconds an inference request waits for the first policy of a model.
 FIRST_POLICY = 20.0
-
-
-@dataclass
-class _Job:
-    """One thing to admit: returns its answer and the rows to write."""
-
-    admit: Callable[[Draft], tuple[Any, Sequence[Row]]]
-    answer: asyncio.Future[Any]
-    version: VersionRow | None = None
 
 
 class Model:
@@ -74,8 +60,8 @@ class Model:
 
     def __init__(self, folder: Path, journal: Journal) -> None:
         self.folder, self.journal = folder, journal
-        # The one thread that touches the writing connection.
-        self._writing = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal")
+        self.commits = Commits(journal, lambda: self._process.send("doorbell"))
+        self.shelf = PolicyShelf(folder)
         created = journal.created
         self.spec, self.model_id, self.generation = (
             created.spec,
@@ -85,10 +71,8 @@ class Model:
         self._admission = Admission(self.spec, self.generation)
         self._published = {v.version: v.digest for v in journal.versions(KEEP_DIGESTS)}
         self._highest = max(self._published, default=created.first_version)
-        self.policy: PolicySnapshot | None = self._newest_policy()
+        self.policy: PolicySnapshot | None = self.shelf.newest(self._published)
         _, _, self._acting = streams(self.spec.seed)
-        self._queue: asyncio.Queue[_Job] = asyncio.Queue()
-        self._committer = asyncio.get_running_loop().create_task(self._commit_groups())
         self._process = self._new_process()
         self._checkpoint_error: str | None = None
         self._info: dict[str, Any] = {}  # the learner's last report
@@ -138,67 +122,10 @@ class Model:
             limit = self.spec.pacing.max_backlog
             raise Backlog("model", f"a learner at most {limit} transitions behind", behind)
 
-    async def _submit(
-        self,
-        admit: Callable[[Draft], tuple[Any, Sequence[Row]]],
-        version: VersionRow | None = None,
-    ) -> Any:
+    async def _submit(self, admit: Admit, control: Control | None = None) -> Any:
         if self._closed is not None:
             raise self._closed
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._queue.put_nowait(_Job(admit, answer, version))
-        return await answer
-
-    async def _commit_groups(self) -> None:
-        while True:
-            jobs = [await self._queue.get()]
-            while len(jobs) < GROUP and not self._queue.empty():
-                jobs.append(self._queue.get_nowait())
-                await asyncio.sleep(0)
-            try:
-                await self._commit(jobs)
-            except Exception as error:
-                log.exception("%s: commit group failed", self.model_id)
-                _fail(jobs, error)
-            finally:
-                for _ in jobs:
-                    self._queue.task_done()
-
-    async def _commit(self, jobs: list[_Job]) -> None:
-        """Admit in order, write in one transaction, then answer."""
-        group = Draft(self.journal)
-        rows: list[Row] = []
-        versions: list[VersionRow] = []
-        answers: list[tuple[_Job, Any]] = []
-        for job in jobs:
-            mine = Draft(group)
-            try:
-                answer, new = job.admit(mine)
-            except JormungandrError as error:
-                _fail([job], error)
-                continue
-            group.merge(mine)
-            rows += new
-            if job.version is not None:
-                versions.append(job.version)
-            answers.append((job, answer))
-        if rows or versions:
-            loop = asyncio.get_running_loop()
-            try:
-                await loop.run_in_executor(
-                    self._writing, self.journal.commit, group, rows, versions
-                )
-            except JormungandrError as error:
-                _fail([job for job, _ in answers], error)
-                return
-            self.journal.merged(group)
-            if rows:
-                self._process.send("doorbell")
-        for job, answer in answers:
-            if not job.answer.done():  # its client may have gone; what it sent is kept
-                job.answer.set_result(answer)
-        if rows:
-            await asyncio.get_running_loop().run_in_executor(self._writing, self.journal.move_wal)
+        return await self.commits.submit(admit, control)
 
     # -- versions out ---------------------------------------------------------------------------
 
@@ -216,10 +143,11 @@ class Model:
 
     async def act(
         self,
-        observations: ArrayLike,
+        observations: Any,
         *,
         deterministic: bool,
         epsilon: float | None,
+        action_masks: list[Any] | None,
         distribution: bool,
     ) -> InferenceReply:
         """Answer with the newest policy, waiting for the first one of a new model."""
@@ -239,10 +167,12 @@ class Model:
                 self._acting,
                 deterministic=deterministic,
                 epsilon=epsilon,
+                action_masks=action_masks,
                 distribution=distribution,
             )
 
-        if len(cast("Sequence[Any]", observations)) <= LOOP_OBSERVATIONS:
+        o = self.spec.observation
+        if not o.is_image and count(observations, o) <= LOOP_OBSERVATIONS:
             return forward()
         return await asyncio.get_running_loop().run_in_executor(None, forward)
 
@@ -304,7 +234,7 @@ class Model:
         while self._closed is None:
             try:
                 await asyncio.get_running_loop().run_in_executor(
-                    None, self._write_policy, row.version, data
+                    None, self.shelf.write, row.version, data
                 )
                 if row.version not in self._published:
                     await self._submit(lambda _: (None, ()), row)
@@ -320,38 +250,6 @@ class Model:
             else:
                 return True
         return False
-
-    def _policies(self) -> list[Path]:
-        found = (self.folder / "policies").glob("*.safetensors")
-        return sorted(p for p in found if p.stem.isdigit())
-
-    def _write_policy(self, version: int, data: bytes) -> None:
-        folder = self.folder / "policies"
-        if not folder.exists():
-            folder.mkdir()
-            sync_folder(self.folder)
-        path = folder / f"{version:020d}.safetensors"
-        temporary = path.with_suffix(".tmp")
-        write_synced(temporary, data)
-        temporary.rename(path)
-        sync_folder(folder)
-        for old in self._policies()[:-KEEP_POLICIES]:
-            old.unlink(missing_ok=True)
-
-    def _newest_policy(self) -> PolicySnapshot | None:
-        """Return the newest policy on disk that was recorded as it is."""
-        for path in reversed(self._policies()):
-            if int(path.stem) not in self._published:
-                continue
-            try:
-                policy = PolicySnapshot.from_bytes(path.read_bytes())
-            except CheckpointError as error:
-                log.error("%s: %s", path, error)
-                continue
-            if policy.digest() == self._published[int(path.stem)]:
-                return policy
-            log.error("%s: its digest is not the recorded one", path)
-        return None
 
     # -- what it is -----------------------------------------------------------------------------
 
@@ -431,10 +329,9 @@ class Model:
         """
         self._closed = ModelUnknown(self.model_id, "a model", "a deleted one")
         await self._process.stop(at_once=True)
-        await self._queue.join()
-        loop = asyncio.get_running_loop()
+        await self.commits.join()
         try:
-            await loop.run_in_executor(self._writing, self.journal.delete, self.published_version)
+            await self.commits.on_writer(self.journal.delete, self.published_version)
         except JormungandrError:
             self._closed = None
             self._process = self._new_process()
@@ -442,17 +339,11 @@ class Model:
             raise
         await self._finish()
         for name in ("policies", "checkpoints"):
-            await loop.run_in_executor(None, shutil.rmtree, self.folder / name, True)
+            await asyncio.get_running_loop().run_in_executor(
+                None, shutil.rmtree, self.folder / name, True
+            )
 
     async def _finish(self) -> None:
-        await self._queue.join()
-        self._committer.cancel()
+        await self.commits.join()
         self._wake()
-        self._writing.shutdown()
-        self.journal.close()
-
-
-def _fail(jobs: list[_Job], error: BaseException) -> None:
-    for job in jobs:
-        if not job.answer.done():
-            job.answer.set_exception(error)
+        await self.commits.close()

@@ -12,7 +12,8 @@ import pytest
 
 from jormungandr import Learner
 from jormungandr.errors import Backlog, Draining, StorageFull
-from jormungandr.service.journal import Journal, JournalReader
+from jormungandr.service.journal import Journal
+from jormungandr.service.reader import JournalReader
 from tests.service.serving import QUIET, SPEC, experience, identity, state_message, until
 
 ROWS = experience(1, 4)
@@ -97,7 +98,7 @@ def test_group_commit(app: Any, model: Any, held: Held, pool: ThreadPoolExecutor
         pool.submit(client.add, experience(1, 4, actor_id=f"a{n}"))
         for n, client in enumerate(clients[1:])
     ]
-    until(lambda: model._queue.qsize() == 9, "a queue of nine")
+    until(lambda: model.commits.waiting == 9, "a queue of nine")
     assert held.begun == [1]
     held.open.set()
 
@@ -114,7 +115,7 @@ def test_same_identities_at_once(
     blocker = pool.submit(app.connect("m").add, experience(1, 1, actor_id="blocker"))
     until(lambda: held.begun, "a commit")
     equal = [pool.submit(app.connect("m").add, ROWS) for _ in range(3)]
-    until(lambda: model._queue.qsize() == 3, "a queue of three")
+    until(lambda: model.commits.waiting == 3, "a queue of three")
     held.open.set()
     blocker.result(60)
     receipts = [answer.result(60) for answer in equal]
@@ -131,12 +132,12 @@ def test_refusal_does_not_touch_its_group(
     pool.submit(app.connect("m").add, experience(1, 1, actor_id="blocker"))
     until(lambda: held.begun, "a commit")
     good = pool.submit(app.connect("m").add, ROWS)
-    until(lambda: model._queue.qsize() == 1, "the good one")
+    until(lambda: model.commits.waiting == 1, "the good one")
     conflict = dict(ROWS[0], reward=9.0)
     bad = pool.submit(
         app.request, "POST", "/v1/models/m/experience/add", {"transitions": [ROWS[3], conflict]}
     )
-    until(lambda: model._queue.qsize() == 2, "the bad one")
+    until(lambda: model.commits.waiting == 2, "the bad one")
     held.open.set()
 
     assert good.result(60).accepted == 4
@@ -200,7 +201,7 @@ def test_full_disk_fails_the_whole_group(
     small = pool.submit(app.connect("m", patience=0).add, ROWS)
     large = experience(60, 20, actor_id="large")
     big = pool.submit(app.connect("m", patience=0).add, large)
-    until(lambda: model._queue.qsize() == 2, "a queue of two")
+    until(lambda: model.commits.waiting == 2, "a queue of two")
     limit(model, 4)
     held.open.set()
 

@@ -20,8 +20,9 @@ from jormungandr.learner.core import Core
 from jormungandr.ledger import Draft
 from jormungandr.service import host as module
 from jormungandr.service.channel import Channel, Closed
+from jormungandr.service.database import Created
 from jormungandr.service.host import Host
-from jormungandr.service.journal import Created, Journal
+from jormungandr.service.journal import Journal
 from jormungandr.spec import ModelSpec
 from tests.service.serving import DEADLINE, SPEC, experience
 

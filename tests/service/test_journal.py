@@ -17,8 +17,11 @@ from jormungandr.columns import columns
 from jormungandr.errors import DataDirError, JormungandrError, StorageFull
 from jormungandr.ledger import Draft, MemoryStore
 from jormungandr.rows import LabelsRow, TransitionsRow, row_digest
+from jormungandr.service import database
 from jormungandr.service import journal as module
-from jormungandr.service.journal import Created, Journal, JournalReader, VersionRow
+from jormungandr.service.database import Created, VersionRow
+from jormungandr.service.journal import Journal
+from jormungandr.service.reader import JournalReader
 from jormungandr.spec import ModelSpec
 from tests.service.serving import LEDGER, QUIET, experience, identity
 
@@ -121,7 +124,7 @@ def test_old_sqlite_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_pragma_that_does_not_hold(journal: Journal) -> None:
     """A connection that will not sync is refused: a file in memory has no WAL."""
     with pytest.raises(DataDirError, match="PRAGMA journal_mode: expected wal"):
-        module._durable(apsw.Connection(":memory:"))
+        database.make_durable(apsw.Connection(":memory:"))
 
 
 def test_commit_is_seen_by_others(journal: Journal, path: Path) -> None:
@@ -442,7 +445,7 @@ def test_a_journal_in_use_is_not_opened(tmp_path: Path, monkeypatch: pytest.Monk
     journal.commit(draft := Draft(journal), [], [VersionRow(0, 0, 0, "")])
     journal.merged(draft)
     journal.close()
-    monkeypatch.setattr(module, "BUSY_TIMEOUT", 0)
+    monkeypatch.setattr(database, "BUSY_TIMEOUT", 0)
     with pytest.raises(DataDirError, match="nobody else has open"):
         Journal(path)
     cursor.close()

@@ -99,7 +99,7 @@ def test_good_id(app: Any, model_id: str) -> None:
         ({**QUIET, "c51": {"atoms": 1}}, "c51.atoms"),
         ({**QUIET, "seed": 2**63}, "seed"),
         ({**QUIET, "preset": "other"}, "preset"),
-        ({**QUIET, "observation": {"shape": [2, 2]}}, "observation.shape"),
+        ({**QUIET, "observation": {"shape": [2, 0]}}, "observation.shape"),
     ],
 )
 def test_bad_spec(shared: Any, spec: dict[str, Any], where: str) -> None:

@@ -11,6 +11,7 @@ import pytest
 from jormungandr import Learner
 from jormungandr.errors import PolicyNotReady
 from jormungandr.service import model as module
+from jormungandr.service import shelf as shelf_module
 from jormungandr.service.journal import Journal
 from tests.service.serving import SPEC, experience, policy_message, state_message
 
@@ -135,7 +136,7 @@ def test_few_are_kept(
     created: Any, learners: list[Learner], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only the newest policies stay on the disk; all stay recorded."""
-    monkeypatch.setattr(module, "KEEP_POLICIES", 2)
+    monkeypatch.setattr(shelf_module, "KEEP_POLICIES", 2)
     for learner in learners:
         created.publish("m", learner)
 
@@ -159,18 +160,15 @@ def test_full_disk_delays_a_policy(
     created.publish("m", learners[0])
     tries = []
     sleep = module.asyncio.sleep
-    write = module.Model._write_policy
+    write = shelf_module.PolicyShelf.write
 
-    def full(model: Any, version: int, data: bytes) -> None:
-        tries.append(served_by(model))
+    def full(shelf: Any, version: int, data: bytes) -> None:
+        tries.append(served(created))
         if len(tries) < 3:
             raise OSError(28, "No space left on device")
-        write(model, version, data)
+        write(shelf, version, data)
 
-    def served_by(model: Any) -> int:
-        return int(model.policy.version)
-
-    monkeypatch.setattr(module.Model, "_write_policy", full)
+    monkeypatch.setattr(shelf_module.PolicyShelf, "write", full)
     monkeypatch.setattr(module.asyncio, "sleep", lambda _: sleep(0))
     created.publish("m", learners[1])
 
@@ -200,7 +198,7 @@ def test_file_without_a_record(open_app: Any, tmp_path: Path, learners: list[Lea
     with open_app(tmp_path) as app:
         app.connect("m").create(SPEC)
         app.publish("m", learners[1])
-        app.model("m")._write_policy(2, learners[2].snapshot().to_bytes())
+        app.model("m").shelf.write(2, learners[2].snapshot().to_bytes())
     with open_app(tmp_path) as app:
         assert served(app) == 1
         app.publish("m", learners[2])

@@ -1,0 +1,69 @@
+"""`PolicyShelf`: the newest served policies of one model, as files."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+
+from jormungandr.durable import sync_folder, write_synced
+from jormungandr.errors import CheckpointError
+from jormungandr.policy import PolicySnapshot
+
+__all__ = ["PolicyShelf"]
+
+log = logging.getLogger("jormungandr")
+
+#: Policies kept.
+KEEP_POLICIES = 16
+
+
+class PolicyShelf:
+    """Files named by version in the folder ``policies`` of a model.
+
+    Args:
+        folder: of the model.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._model, self._folder = folder, folder / "policies"
+
+    def paths(self) -> list[Path]:
+        """Return the files, oldest version first."""
+        return sorted(p for p in self._folder.glob("*.safetensors") if p.stem.isdigit())
+
+    def write(self, version: int, data: bytes) -> None:
+        """Write a policy durably; the oldest makes room.
+
+        Raises:
+            OSError: it is not there.
+        """
+        if not self._folder.exists():
+            self._folder.mkdir()
+            sync_folder(self._model)
+        path = self._folder / f"{version:020d}.safetensors"
+        temporary = path.with_suffix(".tmp")
+        write_synced(temporary, data)
+        temporary.rename(path)
+        sync_folder(self._folder)
+        for old in self.paths()[:-KEEP_POLICIES]:
+            old.unlink(missing_ok=True)
+
+    def newest(self, recorded: Mapping[int, str]) -> PolicySnapshot | None:
+        """Return the newest policy that is as it was recorded.
+
+        Args:
+            recorded: version to digest, from the journal.
+        """
+        for path in reversed(self.paths()):
+            if int(path.stem) not in recorded:
+                continue
+            try:
+                policy = PolicySnapshot.from_bytes(path.read_bytes())
+            except CheckpointError as error:
+                log.error("%s: %s", path, error)
+                continue
+            if policy.digest() == recorded[int(path.stem)]:
+                return policy
+            log.error("%s: its digest is not the recorded one", path)
+        return None
