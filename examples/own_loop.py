@@ -4,7 +4,6 @@ import os
 import random
 
 import jormungandr
-from jormungandr_wrappers import EpisodeRecorder
 
 SPEC = {
     "observation": {"features": ["inside", "outside"]},  # degrees Celsius
@@ -16,13 +15,13 @@ SPEC = {
 
 def day(endpoint, split):
     inside, outside = random.uniform(12, 24), random.uniform(-5, 10)
-    with EpisodeRecorder(endpoint, actor_id="thermostat", split=split) as episode:
+    with endpoint.episode(split=split) as episode:
         for hour in range(24):
             power = episode.act([inside, outside]).value
             inside += 0.2 * (outside - inside) + 2 * power + random.gauss(0, 0.3)
             reward = -0.1 * abs(inside - 20) - 0.02 * power
             # Cut off, not over: the room stays, and tomorrow would have had a value too.
-            episode.step(reward, [inside, outside], truncated=hour == 23)
+            episode.record(reward, [inside, outside], truncated=hour == 23)
     return episode
 
 

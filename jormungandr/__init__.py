@@ -21,6 +21,7 @@ from jormungandr.protocol import (
     Receipt,
     Transition,
 )
+from jormungandr.recorder import EpisodeRecorder
 from jormungandr.spec import ModelSpec
 from jormungandr.version import __version__
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Endpoint",
+    "EpisodeRecorder",
     "Evaluation",
     "InferenceReply",
     "Label",

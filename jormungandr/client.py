@@ -19,6 +19,7 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from jormungandr.bundle import MANIFESTS, from_zip
 from jormungandr.errors import (
     BodyTooLarge,
     InternalError,
@@ -30,6 +31,8 @@ from jormungandr.errors import (
     WaitTimeout,
     from_dict,
 )
+from jormungandr.manifest import check_replaceable, write_folder
+from jormungandr.prediction import Predictor
 from jormungandr.protocol import (
     LIMITS,
     InferenceReply,
@@ -38,6 +41,7 @@ from jormungandr.protocol import (
     Receipt,
     TransitionsLike,
 )
+from jormungandr.recorder import Episodic
 from jormungandr.spec import ModelSpec
 from jormungandr.transport import HttpTransport, Response, Transport
 from jormungandr.wire import encode, encode_labels, encode_transitions
@@ -54,7 +58,7 @@ RETRY = frozenset({408, 429, 503})
 WAIT_SLICE = 20.0
 
 
-class RemoteLearner:
+class RemoteLearner(Episodic):
     """A model of a service, as an `Endpoint`.
 
     A request that failed on the way, or that the service asks to repeat, is sent again with the
@@ -130,18 +134,31 @@ class RemoteLearner:
         deterministic: bool = False,
         epsilon: float | None = None,
         *,
+        action_masks: ArrayLike | None = None,
         distribution: bool = False,
     ) -> InferenceReply:
-        """Choose actions for observations (B, D), or for a single one as a batch of one."""
-        is_list = isinstance(observations, list | tuple)
+        """Choose actions for a batch of observations, or for a single one as a batch of one.
+
+        Args:
+            observations: as the environment shows them; of a Dict a list of dicts, or a dict.
+            deterministic: take the best action always; wins over `epsilon`.
+            epsilon: probability of a random action; None is the model's exploration schedule.
+            action_masks: (B, A) which actions are allowed; of a model with action masks.
+            distribution: also return the return distribution of every action.
+        """
         # A list goes as it is: an array of [1.0, True] or of rows of two lengths hides the fault.
-        rows: Any = observations if is_list else np.asarray(observations)
+        as_it_is = isinstance(observations, list | tuple | Mapping)
+        rows: Any = observations if as_it_is else np.asarray(observations)
         _check_finite(rows, epsilon)
+        if isinstance(rows, np.ndarray) and rows.ndim == 0:  # one observation that is a number
+            rows = rows.reshape(1)
         request: dict[str, Any] = {"observations": rows}
         if deterministic:
             request["deterministic"] = True
         if epsilon is not None:
             request["epsilon"] = epsilon
+        if action_masks is not None:
+            request["action_masks"] = action_masks
         if distribution:
             request["distribution"] = True
         try:
@@ -184,6 +201,32 @@ class RemoteLearner:
         """Return the last update's figures and the evaluations so far."""
         return self._object("GET", f"{self._path}/metrics")
 
+    def export(
+        self,
+        path: str | Path,
+        format: str = "bundle",  # noqa: A002 - the word of the command line and of the route
+        *,
+        timeout: float = 360.0,
+    ) -> None:
+        """Write the newest policy alone, for others to act with, as a folder that describes itself.
+
+        Args:
+            path: the folder; an earlier export there is replaced.
+            format: ``bundle`` (data, for any language), ``onnx``, ``torchscript``, ``pt2`` or
+                ``sb3``, which the service makes; see docs/export.md.
+            timeout: seconds for one request: exporters are slow, and work one after another.
+
+        Raises:
+            InvalidValue: no such format, or something else at `path`.
+            PackageMissing: the service lacks a package that the format needs.
+            ExportError: what was made computes something else than the policy.
+            CheckpointError: what came is damaged; nothing is written.
+        """
+        check_replaceable(Path(path), MANIFESTS)
+        query = quote(format, safe="")
+        data = self._request("POST", f"{self._path}/export?format={query}", timeout=timeout)
+        write_folder(Path(path), from_zip(data), MANIFESTS)
+
     def delete(self) -> None:
         """Delete the model and everything it learned from."""
         self._request("DELETE", self._path)
@@ -208,7 +251,9 @@ class RemoteLearner:
         except msgspec.DecodeError as error:
             raise InternalError("service", "a Jormungandr service", error) from None
 
-    def _request(self, method: str, path: str, body: bytes | None = None) -> bytes:
+    def _request(
+        self, method: str, path: str, body: bytes | None = None, timeout: float | None = None
+    ) -> bytes:
         """Send a request until it is answered for good, and return the body of a success."""
         limit = LIMITS["json_body_bytes"]
         if body is not None and len(body) > limit:
@@ -218,7 +263,9 @@ class RemoteLearner:
         attempt = 0
         while True:
             try:
-                response = self._transport.request(method, path, body, self._headers, self.timeout)
+                response = self._transport.request(
+                    method, path, body, self._headers, timeout or self.timeout
+                )
             except OSError as error:
                 failure: JormungandrError = Unavailable(
                     self._where,
@@ -246,7 +293,7 @@ class RemoteLearner:
             time.sleep(pause)
 
 
-class RemotePolicy:
+class RemotePolicy(Predictor):
     """A service's newest policy in the shape SB3 gives policies; `evaluate_policy` takes it.
 
     Args:
@@ -267,40 +314,19 @@ class RemotePolicy:
         if placement != "remote":
             raise InvalidValue("placement", "'remote' in this version", repr(placement))
         self._endpoint = RemoteLearner(url, model_id, token, transport=transport)
-        self._axes = len(self._endpoint.info()["spec"]["observation"]["shape"])
+        self._spec = ModelSpec.from_dict(self._endpoint.info()["spec"])
 
-    def predict(
-        self,
-        observation: ArrayLike,
-        state: tuple[NDArray[Any], ...] | None = None,
-        episode_start: NDArray[Any] | None = None,
-        deterministic: bool = False,
-    ) -> tuple[NDArray[np.int64], tuple[NDArray[Any], ...] | None]:
-        """Return (action indices, state): (B,) for a batch, 0-d for a single observation.
+    @property
+    def spec(self) -> ModelSpec:
+        """The model's specification."""
+        return self._spec
 
-        Args:
-            observation: (B, D) or (D,).
-            state: of a recurrent policy; handed through.
-            episode_start: of a recurrent policy; not used.
-            deterministic: the best action; otherwise the model's exploration schedule applies.
+    def _specification(self) -> ModelSpec:
+        return self._spec
 
-        Raises:
-            InvalidType: the pair that ``env.reset()`` returns was given instead of its first part.
-        """
-        if (
-            isinstance(observation, tuple)
-            and len(observation) == 2
-            and isinstance(observation[1], dict)
-        ):
-            raise InvalidType(
-                "observation",
-                "an observation",
-                "the (observation, info) pair of env.reset()",
-                "write `obs, info = env.reset()` and pass `obs`",
-            )
-        single = np.ndim(observation) == self._axes
-        indices = self._endpoint.act(observation, deterministic=deterministic).indices
-        return (indices[0] if single else indices).reshape(() if single else (-1,)), state
+    def _choose(self, observations: Any, deterministic: bool, masks: Any) -> NDArray[np.int64]:
+        reply = self._endpoint.act(observations, deterministic=deterministic, action_masks=masks)
+        return reply.indices
 
     def close(self) -> None:
         """Close the connection."""
@@ -309,9 +335,16 @@ class RemotePolicy:
 
 def _check_finite(observations: Any, epsilon: float | None) -> None:
     """Refuse NaN and infinity, which JSON cannot carry; all else is the service's to judge."""
+    if isinstance(observations, Mapping):
+        for part in observations.values():
+            _check_finite(part, None)
+        return
     if isinstance(epsilon, float | np.floating) and not np.isfinite(epsilon):
         raise InvalidValue("epsilon", "a number in 0..1", epsilon)
     for i, row in enumerate(observations if np.iterable(observations) else ()):
+        if isinstance(row, Mapping):
+            _check_finite(row, None)
+            continue
         try:
             finite = bool(np.isfinite(row).all())
         except (TypeError, ValueError):  # no numbers

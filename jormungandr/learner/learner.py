@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 from numpy.typing import ArrayLike
@@ -15,12 +15,16 @@ from jormungandr.errors import CheckpointError, InvalidValue
 from jormungandr.learner.core import Core
 from jormungandr.ledger import Draft, MemoryStore
 from jormungandr.protocol import InferenceReply, LabelReceipt, LabelsLike, Receipt, TransitionsLike
+from jormungandr.recorder import Episodic
 from jormungandr.spec import ModelSpec
+
+if TYPE_CHECKING:
+    from jormungandr.bundle import Environment
 
 __all__ = ["Learner"]
 
 
-class Learner(Core):
+class Learner(Core, Episodic):
     """Learn in this process: no service, no thread, no clock.
 
     Satisfies `Endpoint`, so that code written for it runs against a service by handing it a
@@ -93,14 +97,17 @@ class Learner(Core):
         deterministic: bool = False,
         epsilon: float | None = None,
         *,
+        action_masks: ArrayLike | None = None,
         distribution: bool = False,
     ) -> InferenceReply:
-        """Choose actions for observations (B, D), or for a single one as a batch of one.
+        """Choose actions for a batch of observations, or for a single one as a batch of one.
 
         Args:
-            observations: raw; they are normalised with the moments latched in the policy.
+            observations: as the environment shows them; they are normalised with the moments
+                latched in the policy.
             deterministic: take the best action always; wins over `epsilon`.
             epsilon: probability of a random action; None is the model's exploration schedule.
+            action_masks: (B, A) which actions are allowed; of a model with action masks.
             distribution: also return the return distribution of every action.
         """
         if epsilon is None:
@@ -110,6 +117,7 @@ class Learner(Core):
             self._acting,
             deterministic=deterministic,
             epsilon=epsilon,
+            action_masks=action_masks,
             distribution=distribution,
         )
 
@@ -157,6 +165,30 @@ class Learner(Core):
     def save(self, path: str | Path) -> None:
         """Write the whole state to a checkpoint folder: `load` goes on bit for bit."""
         self._save(Path(path), {"ledger.msgpack": self._ledger.to_bytes()})
+
+    def export(
+        self,
+        path: str | Path,
+        format: str = "bundle",  # noqa: A002 - the word of the command line and of the route
+        *,
+        env: Environment | None = None,
+    ) -> None:
+        """Write the policy alone, for others to act with, as a folder that describes itself.
+
+        Args:
+            path: the folder; an earlier export there is replaced.
+            format: ``bundle`` (data, for any language), ``onnx``, ``torchscript``, ``pt2`` or
+                ``sb3``; see docs/export.md.
+            env: an environment or its `EnvSpec`, to be named in the description.
+
+        Raises:
+            InvalidValue: no such format, or something else at `path`.
+            PackageMissing: the format needs a package that is not installed.
+            ExportError: what was made computes something else than the policy; nothing is written.
+        """
+        from jormungandr.learner.export import export_policy
+
+        export_policy(self.snapshot(), path, format, env)
 
     @classmethod
     def load(cls, path: str | Path) -> Self:

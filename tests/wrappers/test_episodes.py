@@ -1,14 +1,13 @@
 """Names and ends of steps, without any environment."""
 
-import re
-
 import numpy as np
 import pytest
 from gymnasium.error import ResetNeeded
 from gymnasium.vector import AutoresetMode
 
-from jormungandr.errors import EpisodeClosed, InvalidValue
-from jormungandr_wrappers import Choice, Episode, Episodes, new_run
+from jormungandr.episode import Choice
+from jormungandr.errors import InvalidValue
+from jormungandr_wrappers import Episodes
 
 NO = np.zeros(2, dtype=bool)
 
@@ -36,38 +35,6 @@ def facts(rows):
         )
         for r in rows
     ]
-
-
-def test_runs_differ_and_have_64_bits():
-    """A run's name is 16 hexadecimal digits, and a thousand of them are all different."""
-    runs = {new_run() for _ in range(1000)}
-
-    assert len(runs) == 1000
-    assert all(re.fullmatch("[0-9a-f]{16}", run) for run in runs)
-
-
-def test_timesteps_count_up_to_the_end_and_no_further():
-    """Timesteps are 0, 1, 2 …; a step after the end is refused and changes nothing."""
-    episode = Episode(actor_id="a", episode_id="e", split="train")
-    rows = [
-        episode.transition([0.0], Choice(0), 1, [1.0], False, False),
-        episode.transition([1.0], Choice(0), 1, [2.0], False, True),
-    ]
-
-    assert [r.timestep for r in rows] == [0, 1]
-    assert episode.over
-    with pytest.raises(EpisodeClosed, match="after its end at timestep 1"):
-        episode.transition([2.0], Choice(0), 1, [3.0], False, False)
-    assert episode.timestep == 2
-
-
-def test_a_transition_holds_python_numbers():
-    """Scalars of NumPy become Python's, whatever an environment returned."""
-    episode = Episode(actor_id="a", episode_id="e", split="train")
-    row = episode.transition([0.0], Choice(1, 3, 0.5), np.float32(2), [1.0], np.True_, np.False_)
-
-    assert (type(row.reward), type(row.terminated), type(row.truncated)) == (float, bool, bool)
-    assert (row.action, row.policy_version, row.behavior_prob) == (1, 3, 0.5)
 
 
 def test_next_step_drops_the_row_that_reports_a_reset():

@@ -177,7 +177,7 @@ def test_a_newcomer_that_cannot_be_recorded_costs_the_others_nothing(endpoint):
 @pytest.mark.parametrize(
     ("seen", "done", "where"),
     [
-        (spaces.Discrete(3), spaces.Discrete(3), r"observation_space\('b'\)"),
+        (spaces.Text(3), spaces.Discrete(3), r"observation_space\('b'\)"),
         (spaces.Box(-1, 1, (2,)), spaces.Box(-1, 1, (2,)), r"action_space\('b'\)"),
         (spaces.Box(-1, 1, (2,)), spaces.Discrete(3, start=1), r"action_space\('b'\)"),
     ],

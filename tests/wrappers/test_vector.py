@@ -421,7 +421,7 @@ BOX = spaces.Box(-1, 1, (4,))
 @pytest.mark.parametrize(
     ("seen", "done", "where"),
     [
-        (spaces.Discrete(3), spaces.Discrete(3), "observation_space"),
+        (spaces.Text(3), spaces.Discrete(3), "observation_space"),
         (BOX, BOX, "action_space"),
         (BOX, spaces.Discrete(3, start=1), "action_space"),
     ],
@@ -532,3 +532,82 @@ def test_a_mistyped_label_key_is_refused(endpoint):
     with pytest.raises(MissingField, match="drift_label"):
         recorder.reset(seed=0)
     recorder.close()
+
+
+class _Forgetful(OUSpreadVectorEnv):
+    """In SAME_STEP mode, keep no last observation while told to forget it."""
+
+    forgets = True
+
+    def step(self, actions):
+        """Step, and forget."""
+        *result, infos = super().step(actions)
+        if self.forgets:
+            infos.pop("final_obs", None)
+        return *result, infos
+
+
+def test_an_end_without_its_last_observation_breaks_the_episodes_off(endpoint):
+    """The error names it and what to do; nothing is made up, and a reset begins other episodes."""
+    env = _Forgetful(2, autoreset_mode=AutoresetMode.SAME_STEP, horizon=HORIZON)
+    recorder = VectorRecorder(env, endpoint, actor_id="a", run="r")
+    observations, _ = recorder.reset(seed=0)
+    for _ in range(HORIZON - 1):
+        observations, *_ = recorder.step([1, 1])
+    actions = recorder.act(observations)
+    with pytest.raises(InvalidValue, match=r'infos\["final_obs"\]\[0\].*reset\(\) begins new'):
+        recorder.step(actions)
+    assert recorder.last_step[2].all()
+    for again in ([1, 1], actions):
+        with pytest.raises(ResetNeeded, match=r"call reset\(\) first"):
+            recorder.step(again)
+    with pytest.raises(ResetNeeded, match="full reset before a masked one"):
+        recorder.reset(options={"reset_mask": np.array([True, False])})
+
+    env.forgets = False
+    recorder.reset(seed=1)
+    for _ in range(HORIZON + 1):
+        recorder.step([1, 1])
+    found = endpoint.episodes()
+    lengths = {name: len(rows) for name, rows in found.items()}
+    whole, broken, begun = HORIZON, HORIZON - 1, 1
+    assert lengths == {
+        **{"r-0-0": broken, "r-1-0": broken},
+        **{"r-0-1": whole, "r-1-1": whole},
+        **{"r-0-2": begun, "r-1-2": begun},
+    }
+    for rows in found.values():
+        assert [r.timestep for r in rows] == list(range(len(rows)))
+        assert [r.terminated for r in rows] == [t == HORIZON - 1 for t in range(len(rows))]
+        for before, after in itertools.pairwise(rows):
+            assert before.next_observation.tolist() == after.observation.tolist()
+
+
+def test_a_learner_takes_what_comes_after_such_an_error(learner):
+    """The episodes that were broken off contradict nothing that follows."""
+    env = _Forgetful(2, autoreset_mode=AutoresetMode.SAME_STEP, horizon=HORIZON)
+    recorder = VectorRecorder(env, learner, actor_id="a")
+    for _ in range(2):
+        recorder.reset()
+        for _ in range(HORIZON - 1):
+            recorder.step([1, 1])
+        with pytest.raises(InvalidValue, match="final_obs"):
+            recorder.step([1, 1])
+    assert len(learner.replay) == 2 * 2 * (HORIZON - 1)
+
+
+@pytest.mark.parametrize("call", ["step", "reset"])
+def test_an_environments_error_breaks_the_episodes_off(endpoint, monkeypatch, call):
+    """Some may have moved unseen: what follows is no successor of what was seen last."""
+    recorder, _ = recorder_of(endpoint, run="r")
+    recorder.step([1, 1])
+    with monkeypatch.context() as patch:
+        patch.setattr(recorder.env, call, lambda *_, **__: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            recorder.step([1, 1]) if call == "step" else recorder.reset()
+    with pytest.raises(ResetNeeded, match=r"call reset\(\) first"):
+        recorder.step([1, 1])
+    recorder.reset()
+    recorder.step([1, 1])
+    names = [(r.episode_id, r.timestep) for r in endpoint.rows]
+    assert names == [("r-0-0", 0), ("r-1-0", 0), ("r-0-1", 0), ("r-1-1", 0)]

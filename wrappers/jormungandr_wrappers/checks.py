@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from gymnasium import spaces
 
-from jormungandr.errors import InvalidType, InvalidValue, MissingField, UnknownSplit
-from jormungandr.protocol import SPLITS, InferenceReply, Split
+from jormungandr.errors import InvalidType, InvalidValue, MissingField
+from jormungandr.protocol import InferenceReply
+from jormungandr.spaces import Space, from_gymnasium
 
-__all__ = [
-    "check_actions",
-    "check_endpoint",
-    "check_kind",
-    "check_label_key",
-    "check_spaces",
-    "check_split",
-]
+__all__ = ["check_actions", "check_kind", "check_label_key", "check_spaces"]
 
 
 def check_kind(env: object, kind: type, where: str, remedy: str) -> None:
@@ -30,40 +24,26 @@ def check_kind(env: object, kind: type, where: str, remedy: str) -> None:
         raise InvalidType(where, f"a {kind.__module__}.{kind.__name__}", type(env), remedy)
 
 
-def check_endpoint(endpoint: object, where: str) -> None:
-    """Refuse what cannot take transitions.
-
-    Raises:
-        InvalidType: naming the place.
-    """
-    if not callable(getattr(endpoint, "add", None)):
-        expected = "an Endpoint, such as Learner or RemoteLearner"
-        raise InvalidType(where, expected, type(endpoint).__name__)
-
-
 def check_spaces(
     observation: spaces.Space[Any], action: spaces.Space[Any], of: str = ""
-) -> tuple[spaces.Box, spaces.Discrete]:
+) -> tuple[Space, int]:
     """Refuse spaces whose steps no transition can hold, before anything is played.
 
     Args:
-        observation: must be a Box.
+        observation: must be one that a model can have.
         action: must be a Discrete from 0.
         of: appended to the names of the spaces in the message.
 
+    Returns:
+        The observation space's description, and the number of actions.
+
     Raises:
-        InvalidValue: an observation that is no Box, or an action that is no Discrete from 0.
+        InvalidValue: another kind of observation, or an action that is no Discrete from 0.
     """
-    if not isinstance(observation, spaces.Box):
-        raise InvalidValue(
-            f"observation_space{of}",
-            "a Box",
-            observation,
-            "gymnasium's FlattenObservation gives one",
-        )
+    seen = from_gymnasium(observation, f"observation_space{of}")
     if not isinstance(action, spaces.Discrete) or int(action.start) != 0:
         raise InvalidValue(f"action_space{of}", "a Discrete that starts at 0", action)
-    return observation, action
+    return seen, int(action.n)
 
 
 def check_actions(reply: InferenceReply, action: spaces.Space[Any]) -> None:
@@ -88,20 +68,3 @@ def check_label_key(label_key: str | None, info: Mapping[str, Any]) -> None:
     if label_key is not None and label_key not in info:
         there = sorted(key for key in info if not key.startswith("_"))
         raise MissingField(f"info[{label_key!r}]", f"one of {there}", "nothing", "see label_key")
-
-
-def check_split(split: Split | Sequence[Split], count: int) -> tuple[Split, ...]:
-    """Return one split per sub-environment, (count,).
-
-    Raises:
-        UnknownSplit: one that is neither ``train`` nor ``validation``.
-        InvalidValue: another number of splits than of sub-environments.
-    """
-    splits: tuple[Any, ...] = (split,) * count if isinstance(split, str) else tuple(split)
-    if len(splits) != count:
-        raise InvalidValue("split", f"one, or one per sub-environment ({count})", len(splits))
-    for i, name in enumerate(splits):
-        if name not in SPLITS:
-            where = "split" if isinstance(split, str) else f"split[{i}]"
-            raise UnknownSplit(where, f"one of {list(SPLITS)}", repr(name))
-    return splits

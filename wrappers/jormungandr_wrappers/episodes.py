@@ -1,12 +1,13 @@
 """`Episodes`: which steps of a vector environment are transitions, and what each of them is called.
 
 Pure bookkeeping: no endpoint, no clock, and of the environment only what it returned. B is the
-number of sub-environments; one observation has shape (D, …).
+number of sub-environments. Observations are arrays over them, (B, …), or dicts of such arrays.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,11 @@ from gymnasium.error import ResetNeeded
 from gymnasium.vector import AutoresetMode
 from numpy.typing import ArrayLike, NDArray
 
+from jormungandr.episode import Choice, Episode, LabelValue, copied, new_run, plain
 from jormungandr.errors import InvalidValue
 from jormungandr.protocol import Split, Transition
-from jormungandr_wrappers.episode import Choice, Episode, LabelValue, new_run, plain
+from jormungandr_wrappers.batches import separated
+from jormungandr_wrappers.masks import Mask, read_masks
 
 __all__ = ["Episodes"]
 
@@ -38,6 +41,8 @@ class Episodes:
         splits: one per sub-environment, (B,).
         mode: the vector environment's autoreset mode.
         label_key: of infos, for the auxiliary class of the observation they come with, if any.
+        mask_key: of infos, for the mask of the observation they come with, if there are masks.
+        actions: A, how many there are; needed with a `mask_key`.
         run: first part of every episode id; None draws one.
     """
 
@@ -48,42 +53,47 @@ class Episodes:
         splits: Sequence[Split],
         mode: AutoresetMode,
         label_key: str | None = None,
+        mask_key: str | None = None,
+        actions: int = 0,
         run: str | None = None,
     ) -> None:
         self.run = new_run() if run is None else run
         self.mode = mode
         self._actor_id, self._splits, self._label_key = actor_id, tuple(splits), label_key
+        self._mask_key, self._actions = mask_key, actions
         count = len(self._splits)
         self._begun = [0] * count  # episodes begun, by sub-environment
         self._running: list[Episode] = []  # empty before the first reset
-        self._observations: NDArray[Any] = np.empty(0)  # that the next actions are chosen from
+        self._observations: list[Any] = []  # that the next actions are chosen from
         self._labels: list[LabelValue] = [None] * count
+        self._masks: list[Mask | None] = [None] * count  # None too where nobody will act
         self._ended: Bools = np.zeros(count, dtype=np.bool_)  # over, and not yet reset
 
     def begin(
-        self, observations: ArrayLike, infos: Mapping[str, Any], mask: ArrayLike | None = None
+        self, observations: Any, infos: Mapping[str, Any], mask: ArrayLike | None = None
     ) -> None:
         """Begin new episodes with what a reset returned; those that were running stay as they are.
 
         Args:
-            observations: (B, D, …); copied.
+            observations: of all sub-environments; copied.
             infos: as Gymnasium batches them.
             mask: (B,) which sub-environments were reset; None is all of them.
 
         Raises:
             ResetNeeded: a mask before any full reset.
+            InvalidInput: (one of its classes) a mask of actions that is missing, or is none.
         """
         count = len(self._splits)
         chosen = np.ones(count, np.bool_) if mask is None else np.array(mask, dtype=np.bool_)
         if not self._running and not chosen.all():
             raise ResetNeeded("expected a full reset before a masked one")
-        fresh, labels = np.array(observations), self._read_labels(infos)
+        fresh, labels = separated(observations), self._read_labels(infos)
+        masks = self._read_masks(infos, ~chosen)
         if self._running:
-            # Rows already recorded hold on to the old array, so it must not be written to.
-            wide = chosen.reshape(-1, *[1] * (fresh.ndim - 1))
-            fresh = np.where(wide, fresh, self._observations)
+            fresh = [fresh[i] if chosen[i] else self._observations[i] for i in range(count)]
             labels = [labels[i] if chosen[i] else self._labels[i] for i in range(count)]
-        self._observations, self._labels = fresh, labels
+            masks = [masks[i] if chosen[i] else self._masks[i] for i in range(count)]
+        self._observations, self._labels, self._masks = fresh, labels, masks
         self._ended = self._ended & ~chosen
         self._running = [self._next(i) if chosen[i] else self._running[i] for i in range(count)]
 
@@ -102,10 +112,40 @@ class Episodes:
                 'call reset(options={"reset_mask": mask})'
             )
 
+    def masks(self) -> NDArray[np.bool_] | None:
+        """Return which actions are allowed now, (B, A); None without a mask key.
+
+        All of them where an episode is over: what is chosen there is not carried out.
+
+        Raises:
+            ResetNeeded: before the first reset.
+        """
+        if self._mask_key is None:
+            return None
+        if not self._running:
+            raise ResetNeeded("expected running episodes; call reset() first")
+        found = np.ones((len(self._splits), self._actions), dtype=np.bool_)
+        for i, mask in enumerate(self._masks):
+            if mask is not None and not self._ended[i]:
+                found[i] = mask
+        return found
+
+    @contextmanager
+    def moving(self) -> Iterator[None]:
+        """Break every episode off if the block fails; a full reset begins new ones.
+
+        For while the environment is stepped or reset: where an error leaves it was not seen.
+        """
+        try:
+            yield
+        except BaseException:
+            self._running = []
+            raise
+
     def advance(
         self,
         choices: Sequence[Choice],
-        observations: ArrayLike,
+        observations: Any,
         rewards: ArrayLike,
         terminated: ArrayLike,
         truncated: ArrayLike,
@@ -115,7 +155,7 @@ class Episodes:
 
         Args:
             choices: the actions taken, (B,).
-            observations: returned by the step, (B, D, …); copied.
+            observations: returned by the step; copied.
             rewards: returned by the step, (B,).
             terminated: returned by the step, (B,).
             truncated: returned by the step, (B,).
@@ -123,13 +163,17 @@ class Episodes:
 
         Raises:
             InvalidValue: an episode ended in ``SAME_STEP`` mode without its last observation.
+            InvalidInput: (one of its classes) a mask is missing, or is none; only that of a
+                termination's last observation may be.
         """
-        after, reward = np.array(observations), np.asarray(rewards)
+        after, reward = separated(observations), np.asarray(rewards)
         terminal, cut = np.asarray(terminated, np.bool_), np.asarray(truncated, np.bool_)
         over = (terminal | cut) & ~self._ended
         # Looked at before anything changes here, so that an error leaves the episodes as they were.
         same_step = self.mode is AutoresetMode.SAME_STEP
         final = {int(i): _final(infos, int(i)) for i in np.flatnonzero(over & same_step)}
+        masks = self._read_masks(infos, over & terminal & (not same_step))
+        next_masks = self._read_final_masks(infos, masks, over, terminal) if final else masks
         rows = []
         for i, choice in enumerate(choices):
             if self._ended[i]:
@@ -144,11 +188,12 @@ class Episodes:
                     terminal[i],
                     cut[i],
                     self._labels[i],
+                    next_action_mask=next_masks[i],
                 )
             )
             if i in final:
                 self._running[i] = self._next(i)
-        self._observations, self._labels = after, self._read_labels(infos)
+        self._observations, self._labels, self._masks = after, self._read_labels(infos), masks
         self._ended = over & (not same_step)
         return rows
 
@@ -170,14 +215,33 @@ class Episodes:
         present = infos.get(f"_{key}", np.ones(count, np.bool_))
         return [plain(v) if p else None for v, p in zip(infos[key], present, strict=True)]
 
+    def _read_masks(self, infos: Mapping[str, Any], optional: Bools) -> list[Mask | None]:
+        """Return the masks of the observations that came with `infos`, (B,)."""
+        if self._mask_key is None:
+            return [None] * len(self._splits)
+        return read_masks(infos, self._mask_key, self._actions, optional)
 
-def _final(infos: Mapping[str, Any], i: int) -> NDArray[Any]:
-    """Return a copy of sub-environment i's last observation before its reset, (D, …)."""
+    def _read_final_masks(
+        self, infos: Mapping[str, Any], masks: list[Mask | None], over: Bools, terminal: Bools
+    ) -> list[Mask | None]:
+        """Return the masks of the true successors in ``SAME_STEP`` mode, (B,)."""
+        if self._mask_key is None:
+            return masks
+        last, where = infos.get("final_info"), 'infos["final_info"]'
+        last = last if isinstance(last, Mapping) else {}
+        found = read_masks(last, self._mask_key, self._actions, terminal | ~over, where)
+        return [found[i] if over[i] else masks[i] for i in range(len(over))]
+
+
+def _final(infos: Mapping[str, Any], i: int) -> Any:
+    """Return a copy of sub-environment i's last observation before its reset."""
     found, present = infos.get("final_obs"), infos.get("_final_obs")
     if found is None or found[i] is None or (present is not None and not present[i]):
         raise InvalidValue(
             f'infos["final_obs"][{i}]',
             "the last observation of the episode that ended (autoreset mode SAME_STEP)",
             "nothing",
+            "the environment has to keep it there, or be in another mode; its running episodes are"
+            " broken off, and reset() begins new ones",
         )
-    return np.array(found[i])
+    return copied(found[i])

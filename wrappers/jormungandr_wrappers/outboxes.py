@@ -8,9 +8,10 @@ from typing import Any, Generic
 from gymnasium import spaces
 
 from jormungandr.errors import InvalidValue
+from jormungandr.outbox import Outbox, check_endpoint
 from jormungandr.protocol import Endpoint, Receipt, Transition
-from jormungandr_wrappers.checks import check_endpoint, check_spaces
-from jormungandr_wrappers.outbox import Outbox
+from jormungandr.spaces import Space
+from jormungandr_wrappers.checks import check_spaces
 from jormungandr_wrappers.parallel_environment import Agent
 
 __all__ = ["Outboxes"]
@@ -35,7 +36,8 @@ class Outboxes(Generic[Agent]):
         self._endpoints, self._batch_size = endpoints, batch_size
         self._by_endpoint: dict[int, Outbox] = {}  # by the endpoint's identity
         self._by_agent: dict[Agent, Outbox] = {}
-        self._shapes: dict[int, tuple[tuple[int, ...], int]] = {}  # by the outbox's identity
+        #: By the outbox's identity: the spaces of whoever was first, and what to call them.
+        self._spaces: dict[int, tuple[tuple[Space, int], str]] = {}
         if not isinstance(endpoints, Mapping):
             self._outbox(endpoints, "endpoints")
             return
@@ -48,33 +50,31 @@ class Outboxes(Generic[Agent]):
         """One per endpoint, in the order in which they were given."""
         return tuple(self._by_endpoint.values())
 
-    def admit(
-        self, agent: Agent, observation: spaces.Space[Any], action: spaces.Space[Any]
-    ) -> None:
-        """Give an agent its outbox.
+    def admit(self, agent: Agent, observation: spaces.Space[Any], action: spaces.Space[Any]) -> int:
+        """Give an agent its outbox, and return how many actions it has.
 
         Args:
             agent: who.
-            observation: its space.
+            observation: the space of what its model observes.
             action: its space.
 
         Raises:
             InvalidValue: spaces that no transition can hold, or other ones than those of the agents
                 it would share a model with; or no endpoint for it.
         """
-        seen, done = check_spaces(observation, action, f"({agent!r})")
+        described = check_spaces(observation, action, f"({agent!r})")
         outbox = self._find(agent)
-        shape = (seen.shape, int(done.n))
-        first = self._shapes.setdefault(id(outbox), shape)
-        if first != shape:
-            words = "observations {} and {} actions"
+        words = f"observations {observation.shape or observation} and {described[1]} actions"
+        first, first_words = self._spaces.setdefault(id(outbox), (described, words))
+        if first != described:
             raise InvalidValue(
                 f"the spaces of {agent!r}",
-                f"{words.format(*first)}, as others have who share its endpoint",
-                words.format(*shape),
+                f"{first_words}, as others have who share its endpoint",
+                words,
                 "give it another endpoint",
             )
         self._by_agent[agent] = outbox
+        return described[1]
 
     def groups(self, agents: Iterable[Agent]) -> list[tuple[Endpoint, list[Agent]]]:
         """Return each endpoint that any of these agents has, with those who share it."""

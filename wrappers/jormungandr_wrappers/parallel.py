@@ -5,18 +5,19 @@ from __future__ import annotations
 import contextlib
 import operator
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Any, Generic, Literal
 
 import numpy as np
 from gymnasium import spaces
 from gymnasium.error import ResetNeeded
-from numpy.typing import ArrayLike, NDArray
 
+from jormungandr.episode import Choice, check_split, copied
 from jormungandr.errors import ActionRange, ShapeMismatch
+from jormungandr.outbox import Outbox
 from jormungandr.protocol import Endpoint, Receipt, Split
-from jormungandr_wrappers.checks import check_actions, check_label_key, check_split
-from jormungandr_wrappers.episode import Choice
-from jormungandr_wrappers.outbox import Outbox
+from jormungandr_wrappers.batches import joined
+from jormungandr_wrappers.checks import check_actions, check_label_key
+from jormungandr_wrappers.masks import AgentMasks
 from jormungandr_wrappers.outboxes import Outboxes
 from jormungandr_wrappers.parallel_environment import (
     Agent,
@@ -55,7 +56,8 @@ class ParallelRecorder(_ParallelEnv, Generic[Agent]):
     black_death), not around them: it records what it is shown.
 
     Args:
-        parallel_env: of agents with a Box to see and a Discrete from 0 to choose from.
+        parallel_env: of agents with a Discrete from 0 to choose from, and to see what a model can:
+            a Box, Discrete, MultiBinary, MultiDiscrete, or a Dict of those.
         endpoints: one for all agents, or a mapping from each agent to its own. In the mapping a str
             stands for another entry: ``{"wolf_0": learner, "wolf_1": "wolf_0"}``.
         actor_id: of the environment; with ``-`` and an agent's name 1-128 bytes of UTF-8.
@@ -63,6 +65,12 @@ class ParallelRecorder(_ParallelEnv, Generic[Agent]):
             from the others, who live through the same.
         label_key: the key in an agent's info of the auxiliary class of the observation it comes
             with; in the OU market ``"drift_label"``. None records no labels.
+        mask_key: the key of the mask of actions that an agent may take from what it observes;
+            PettingZoo's is ``"action_mask"``. `act` sends the masks, and each transition carries
+            its successor's. Only the last observation of a termination may be without. An action
+            that was taken though its mask forbids it is recorded as it is. None: models without.
+        mask_in: where it is: ``info``, an agent's info, or ``observation``: then what an agent sees
+            is a Dict of ``"observation"``, which is all that the model observes, and `mask_key`.
         batch_size: transitions to gather for an endpoint before they are sent. 1 sends after every
             step, so that a learner in this process is never behind; over a network 256 saves round
             trips.
@@ -92,16 +100,19 @@ class ParallelRecorder(_ParallelEnv, Generic[Agent]):
         actor_id: str,
         split: Split = "train",
         label_key: str | None = None,
+        mask_key: str | None = None,
+        mask_in: Literal["info", "observation"] = "info",
         batch_size: int = 1,
         run: str | None = None,
     ) -> None:
         check_parallel(parallel_env)
-        (self.split,) = check_split(split, 1)
+        (self.split,) = check_split(split)
         self.env = parallel_env
         self._label_key = label_key
         self._outboxes: Outboxes[Agent] = Outboxes(endpoints, batch_size)
+        self._masks: AgentMasks[Agent] = AgentMasks(mask_key, mask_in)
         self._episodes: ParallelEpisodes[Agent] = ParallelEpisodes(
-            actor_id=actor_id, split=self.split, label_key=label_key, run=run
+            actor_id=actor_id, split=self.split, label_key=label_key, masks=self._masks, run=run
         )
         for agent in getattr(parallel_env, "possible_agents", ()):  # not all can name them
             self._admit(agent)
@@ -152,7 +163,7 @@ class ParallelRecorder(_ParallelEnv, Generic[Agent]):
             options: handed to the environment.
 
         Raises:
-            MissingField: no agent's info has the label key.
+            MissingField: no agent's info has the label key, or an agent has no mask.
             InvalidInput: (one of its classes) an agent that cannot be recorded; see the class.
         """
         self._ready, self._chosen = False, {}
@@ -166,15 +177,15 @@ class ParallelRecorder(_ParallelEnv, Generic[Agent]):
 
     def act(
         self,
-        observations: Mapping[Agent, ArrayLike],
+        observations: Mapping[Agent, Any],
         deterministic: bool | None = None,
         epsilon: float | None = None,
     ) -> dict[Agent, int]:
         """Ask each endpoint once what its agents do, and remember which policy chose it for `step`.
 
         Args:
-            observations: as `reset` or `step` returned them, (D,) each. Those of agents that are
-                not live are left out; live agents that are not in it are not asked about.
+            observations: as `reset` or `step` returned them. Those of agents that are not live are
+                left out; live agents that are not in it are not asked about.
             deterministic: take the best actions always, which wins over `epsilon`; None does so in
                 the validation split.
             epsilon: probability of a random action; None is the model's exploration schedule.
@@ -187,8 +198,11 @@ class ParallelRecorder(_ParallelEnv, Generic[Agent]):
         live = [agent for agent in self._episodes.agents if agent in observations]
         chosen: dict[Agent, Choice] = {}
         for endpoint, agents in self._outboxes.groups(live):
-            batch = _stack([np.asarray(observations[agent]) for agent in agents])
-            reply = endpoint.act(batch, deterministic=deterministic, epsilon=epsilon)
+            seen = [self._masks.seen(agent, observations[agent]) for agent in agents]
+            batch = _stack([copied(one) for one in seen])
+            masks = [mask for agent in agents if (mask := self._episodes.mask(agent)) is not None]
+            allowed = {"action_masks": np.stack(masks)} if masks else {}
+            reply = endpoint.act(batch, deterministic=deterministic, epsilon=epsilon, **allowed)
             check_actions(reply, self.env.action_space(agents[0]))
             for agent, action, probability in zip(
                 agents, reply.actions, reply.behavior_prob, strict=True
@@ -210,6 +224,7 @@ class ParallelRecorder(_ParallelEnv, Generic[Agent]):
             ActionRange: a live agent without an action index.
             InvalidValue: what the environment returned breaks PettingZoo's rules, and all episodes
                 are broken off; or an agent has joined that cannot be recorded (see the class).
+            InvalidInput: (one of its classes) a mask is missing, or is none; likewise.
             gymnasium.error.ResetNeeded: before the first reset, or after what broke the rules.
             JormungandrError: an endpoint's own; see the class.
         """
@@ -256,7 +271,9 @@ class ParallelRecorder(_ParallelEnv, Generic[Agent]):
     def _admit(self, agent: Agent) -> None:
         """Look at all that could be wrong with an agent, and give it its outbox."""
         self._episodes.actor_id(agent)
-        self._outboxes.admit(agent, self.env.observation_space(agent), self.env.action_space(agent))
+        observed = self._masks.observed(agent, self.env.observation_space(agent))
+        actions = self._outboxes.admit(agent, observed, self.env.action_space(agent))
+        self._masks.admit(agent, actions)
 
     def _begin(
         self, observations: Mapping[Agent, Any], infos: Mapping[Agent, Mapping[str, Any]]
@@ -281,9 +298,9 @@ class ParallelRecorder(_ParallelEnv, Generic[Agent]):
         return choice if choice is not None and choice.action == action else Choice(action)
 
 
-def _stack(observations: list[NDArray[Any]]) -> NDArray[Any]:
-    """Return the observations of the agents of one endpoint as a batch, (B, D)."""
-    shapes = {seen.shape for seen in observations}
+def _stack(observations: list[Any]) -> Any:
+    """Return the observations of the agents of one endpoint as a batch."""
+    shapes = {np.shape(seen) for seen in observations if not isinstance(seen, Mapping)}
     if len(shapes) > 1:
         raise ShapeMismatch("observations", "one shape for all who share an endpoint", shapes)
-    return np.stack(observations)
+    return joined(observations)

@@ -1,7 +1,6 @@
 """`ParallelEpisodes`: the episodes of agents that are stepped together, come late, or leave early.
 
-Pure bookkeeping: no endpoint, no clock, and of the environment only what it returned. One
-observation has shape (D, …).
+Pure bookkeeping: no endpoint, no clock, and of the environment only what it returned.
 """
 
 from __future__ import annotations
@@ -11,11 +10,11 @@ from dataclasses import dataclass
 from typing import Any, Generic
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
+from jormungandr.episode import Choice, Episode, LabelValue, copied, new_run, plain
 from jormungandr.errors import InvalidValue
 from jormungandr.protocol import LIMITS, Split, Transition
-from jormungandr_wrappers.episode import Choice, Episode, LabelValue, new_run, plain
+from jormungandr_wrappers.masks import BROKEN_OFF, AgentMasks, Mask
 from jormungandr_wrappers.parallel_environment import Agent, ParallelStep
 
 __all__ = ["ParallelEpisodes"]
@@ -26,8 +25,9 @@ class _Playing:
     """An agent's running episode, and what its next action is chosen from."""
 
     episode: Episode
-    observation: NDArray[Any]
+    observation: Any
     label: LabelValue
+    mask: Mask | None
 
 
 class ParallelEpisodes(Generic[Agent]):
@@ -40,6 +40,8 @@ class ParallelEpisodes(Generic[Agent]):
         actor_id: of the environment; first part of every agent's.
         split: ``train`` or ``validation``.
         label_key: of an agent's info, for the auxiliary class of the observation it comes with.
+        masks: where the masks of the agents are; None is an environment without. An agent must be
+            admitted there before it begins.
         run: first part of every episode id; None draws one.
     """
 
@@ -49,10 +51,12 @@ class ParallelEpisodes(Generic[Agent]):
         actor_id: str,
         split: Split,
         label_key: str | None = None,
+        masks: AgentMasks[Agent] | None = None,
         run: str | None = None,
     ) -> None:
         self.run = new_run() if run is None else run
         self._actor_id, self._split, self._label_key = actor_id, split, label_key
+        self._masks: AgentMasks[Agent] = AgentMasks() if masks is None else masks
         self._resets = -1
         self._playing: dict[Agent, _Playing] = {}
         self._ended: set[Agent] = set()  # since the last reset
@@ -61,6 +65,10 @@ class ParallelEpisodes(Generic[Agent]):
     def agents(self) -> tuple[Agent, ...]:
         """Those whose episodes are running, in the order in which they began."""
         return tuple(self._playing)
+
+    def mask(self, agent: Agent) -> Mask | None:
+        """Return which actions an agent may take now, (A,); None without masks."""
+        return self._playing[agent].mask
 
     def actor_id(self, agent: Agent) -> str:
         """Return the id under which an agent acts.
@@ -83,19 +91,20 @@ class ParallelEpisodes(Generic[Agent]):
     def begin(
         self,
         agents: Iterable[Agent],
-        observations: Mapping[Agent, ArrayLike],
+        observations: Mapping[Agent, Any],
         infos: Mapping[Agent, Mapping[str, Any]],
     ) -> None:
         """Begin the episodes of agents who are there after a reset, or who joined with a step.
 
         Args:
             agents: who begins.
-            observations: of them, and perhaps of others, (D, …) each; copied.
+            observations: of them, and perhaps of others, of their spaces; copied.
             infos: likewise.
 
         Raises:
             InvalidValue: one that ended since the reset is back, which would contradict its end,
                 or there is no observation of one, or its actor id is too long.
+            InvalidInput: (one of its classes) a mask is missing, or is none.
         """
         for agent in agents:
             if agent in self._ended:
@@ -109,8 +118,10 @@ class ParallelEpisodes(Generic[Agent]):
                 episode_id=f"{self.run}-0-{self._resets}",
                 split=self._split,
             )
-            seen = np.array(observations[agent])
-            self._playing[agent] = _Playing(episode, seen, self._label(agent, infos))
+            given = observations[agent]
+            seen = copied(self._masks.seen(agent, given))
+            mask = self._masks.read(agent, given, infos.get(agent, {}))
+            self._playing[agent] = _Playing(episode, seen, self._label(agent, infos), mask)
 
     def advance(
         self,
@@ -129,6 +140,8 @@ class ParallelEpisodes(Generic[Agent]):
             InvalidValue: the step tells nothing of an agent who took part, or one is gone without
                 an end, or still there after one. All episodes are broken off then: what is seen
                 next may not follow from what was seen last.
+            InvalidInput: (one of its classes) a mask is missing, or is none; likewise. Only that of
+                a termination's last observation may be.
         """
         observations, rewards, terminations, truncations, infos = step
         playing, self._playing = self._playing, {}  # broken off, until all is known to be well
@@ -141,7 +154,15 @@ class ParallelEpisodes(Generic[Agent]):
                 raise InvalidValue("agents", expected, list(live))
         rows = {}
         for agent, now in playing.items():
-            after = np.array(observations[agent])
+            given = observations[agent]
+            after = copied(self._masks.seen(agent, given))
+            mask = self._masks.read(
+                agent,
+                given,
+                infos.get(agent, {}),
+                terminated=bool(terminations[agent]),
+                remedy=BROKEN_OFF,
+            )
             rows[agent] = now.episode.transition(
                 now.observation,
                 choices[agent],
@@ -150,8 +171,9 @@ class ParallelEpisodes(Generic[Agent]):
                 terminations[agent],
                 truncations[agent],
                 now.label,
+                next_action_mask=mask,
             )
-            now.observation, now.label = after, self._label(agent, infos)
+            now.observation, now.label, now.mask = after, self._label(agent, infos), mask
             if now.episode.over:
                 self._ended.add(agent)
             else:

@@ -9,17 +9,21 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from jormungandr.errors import InvalidValue
-from jormungandr.protocol import Endpoint, Receipt, Split
-from jormungandr_wrappers.checks import (
-    check_actions,
-    check_kind,
-    check_label_key,
-    check_spaces,
+from jormungandr.episode import (
+    Choice,
+    Episode,
+    LabelValue,
+    as_batch,
     check_split,
+    copied,
+    new_run,
+    plain,
 )
-from jormungandr_wrappers.episode import Choice, Episode, LabelValue, new_run, plain
-from jormungandr_wrappers.outbox import Outbox
+from jormungandr.errors import InvalidValue
+from jormungandr.outbox import Outbox
+from jormungandr.protocol import Endpoint, Receipt, Split
+from jormungandr_wrappers.checks import check_actions, check_kind, check_label_key, check_spaces
+from jormungandr_wrappers.masks import Mask, read_mask
 
 __all__ = ["EpisodeResult", "RemoteActor", "RunResult"]
 
@@ -78,8 +82,9 @@ class _Running:
     """An episode that is being played."""
 
     episode: Episode
-    observation: NDArray[Any]
+    observation: Any
     label: LabelValue
+    mask: Mask | None
     total_reward: float = 0.0
     first_version: int = -1
 
@@ -91,12 +96,17 @@ class RemoteActor:
     `actor_id`, begins new episodes and contradicts nothing it sent before.
 
     Args:
-        env: with a Box to see and a Discrete from 0 to choose from.
+        env: with a Discrete from 0 to choose from, and to see what a model can: a Box, Discrete,
+            MultiBinary, MultiDiscrete, or a Dict of those.
         endpoint: a `RemoteLearner`, a `Learner`, or another `Endpoint`.
         actor_id: who acts; 1-128 bytes of UTF-8.
         split: ``train`` or ``validation``.
         label_key: the info's key of the auxiliary class of the observation it comes with; with
             OUSpread ``"drift_label"``. None records no labels.
+        mask_key: the info's key of the mask of actions that are allowed from the observation it
+            comes with; in Taxi ``"action_mask"``. The endpoint is sent the masks, and each
+            transition carries its successor's. Only the last observation of a termination may be
+            without. None: a model without masks.
         batch_size: transitions to gather before they are sent.
         flush_at_end: send what there is when an episode ends; a run sends the rest when it is done.
         run: first part of the episode ids; None draws 64 random bits.
@@ -123,15 +133,17 @@ class RemoteActor:
         actor_id: str,
         split: Split = "train",
         label_key: str | None = None,
+        mask_key: str | None = None,
         batch_size: int = 64,
         flush_at_end: bool = True,
         run: str | None = None,
     ) -> None:
         check_kind(env, gymnasium.Env, "env", "VectorRecorder takes a vector environment")
-        check_spaces(env.observation_space, env.action_space)
-        (self.split,) = check_split(split, 1)
+        _, self._actions = check_spaces(env.observation_space, env.action_space)
+        (self.split,) = check_split(split)
         self.env, self.actor_id = env, actor_id
-        self._label_key, self._flush_at_end = label_key, flush_at_end
+        self._label_key, self._mask_key = label_key, mask_key
+        self._flush_at_end = flush_at_end
         #: What was recorded and not yet sent, and the receipts of what was.
         self.outbox = Outbox(endpoint, batch_size)
         self._run = new_run() if run is None else run
@@ -159,7 +171,8 @@ class RemoteActor:
 
         An episode that `steps` leaves unfinished goes on in the next run. So does one that an error
         of the endpoint interrupted: no transition is lost, and the next run sends what is left. An
-        error of the environment breaks the episode off, and the next run begins another.
+        error of the environment, or a missing mask, breaks the episode off, and the next run begins
+        another.
 
         Args:
             episodes: this or `steps`, at least 1.
@@ -171,6 +184,7 @@ class RemoteActor:
 
         Raises:
             InvalidValue: not exactly one of `episodes` and `steps`, or less than 1 of it.
+            MissingField: an info has no `label_key` or no `mask_key`.
             JormungandrError: the endpoint's own.
         """
         if (episodes is None) == (steps is None):
@@ -204,31 +218,40 @@ class RemoteActor:
         """Reset the environment and begin an episode."""
         observation, info = self.env.reset(seed=seed)
         check_label_key(self._label_key, info)
+        mask = self._mask(info)
         number, self._begun = self._begun, self._begun + 1
         episode = Episode(
             actor_id=self.actor_id, episode_id=f"{self._run}-0-{number}", split=self.split
         )
-        return _Running(episode, np.array(observation), self._label(info))
+        return _Running(episode, copied(observation), self._label(info), mask)
 
     def _step(
         self, now: _Running, deterministic: bool, epsilon: float | None
     ) -> EpisodeResult | None:
         """Take one step; return the episode's result if that was its last."""
+        allowed = {} if now.mask is None else {"action_masks": now.mask[None]}
         reply = self.outbox.endpoint.act(
-            now.observation[None], deterministic=deterministic, epsilon=epsilon
+            as_batch(now.observation), deterministic=deterministic, epsilon=epsilon, **allowed
         )
         check_actions(reply, self.env.action_space)
         choice = Choice(reply.actions[0].index, reply.policy_version, reply.behavior_prob[0])
         self._running = None  # unless the environment gets through the step
         observation, reward, terminated, truncated, info = self.env.step(choice.action)
-        after = np.array(observation)
+        after, mask = copied(observation), self._mask(info, bool(terminated))
         row = now.episode.transition(
-            now.observation, choice, float(reward), after, terminated, truncated, now.label
+            now.observation,
+            choice,
+            float(reward),
+            after,
+            terminated,
+            truncated,
+            now.label,
+            next_action_mask=mask,
         )
         if row.timestep == 0:
             now.first_version = choice.policy_version
         now.total_reward += row.reward
-        now.observation, now.label = after, self._label(info)
+        now.observation, now.label, now.mask = after, self._label(info), mask
         over = now.episode.over
         self._running = None if over else now
         self.outbox.put([row])
@@ -248,3 +271,12 @@ class RemoteActor:
     def _label(self, info: dict[str, Any]) -> LabelValue:
         """Return the label of the observation that came with `info`."""
         return None if self._label_key is None else plain(info.get(self._label_key))
+
+    def _mask(self, info: dict[str, Any], terminated: bool = False) -> Mask | None:
+        """Return the mask of the observation that came with `info`."""
+        if self._mask_key is None:
+            return None
+        remedy = "see mask_key; a running episode is broken off"
+        return read_mask(
+            info, self._mask_key, self._actions, "info", terminated=terminated, remedy=remedy
+        )

@@ -9,18 +9,13 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 from numpy.typing import ArrayLike, NDArray
 
-from jormungandr.errors import ActionRange, InvalidValue, ShapeMismatch
+from jormungandr.episode import check_split
+from jormungandr.errors import InvalidValue
+from jormungandr.outbox import Outbox
 from jormungandr.protocol import Endpoint, InferenceReply, Receipt, Split
-from jormungandr_wrappers.checks import (
-    check_actions,
-    check_kind,
-    check_label_key,
-    check_spaces,
-    check_split,
-)
-from jormungandr_wrappers.episode import Choice
+from jormungandr_wrappers.checks import check_kind, check_label_key, check_spaces
+from jormungandr_wrappers.choices import Choices
 from jormungandr_wrappers.episodes import Episodes
-from jormungandr_wrappers.outbox import Outbox
 
 __all__ = ["VectorRecorder"]
 
@@ -40,15 +35,21 @@ class VectorRecorder(_Wrapper):
 
     An error of the endpoint leaves through whichever call met it; nothing is lost. When `step`
     raises one, the environment has moved: the results are in `last_step`, the transitions in
-    ``outbox.unsent``, and `flush` tries again.
+    ``outbox.unsent``, and `flush` tries again. An error of the environment, an end without a last
+    observation, or a missing mask breaks all running episodes off: the next call has to be `reset`.
 
     Args:
-        vector_env: with a Box to see and a Discrete from 0 to choose from.
+        vector_env: with a Discrete from 0 to choose from, and to see what a model can: a Box,
+            Discrete, MultiBinary, MultiDiscrete, or a Dict of those.
         endpoint: a `Learner`, a `RemoteLearner`, or another `Endpoint`.
         actor_id: who acts; 1-128 bytes of UTF-8.
         split: ``train`` or ``validation``, or one of them per sub-environment.
         label_key: the infos' key of the auxiliary class of the observation they come with; with
             OUSpread ``"drift_label"``. None records no labels.
+        mask_key: the infos' key of the mask of actions that are allowed from the observation they
+            come with; in Taxi ``"action_mask"``. `act` sends the masks, and each transition carries
+            its successor's. Only the last observation of a termination may be without. An action
+            that was taken though its mask forbids it is recorded as it is. None: a model without.
         batch_size: transitions to gather before they are sent. 1 sends after every vector step, so
             that a learner in this process is never behind; over a network 256 saves round trips.
         run: first part of the episode ids; None draws 64 random bits.
@@ -78,6 +79,7 @@ class VectorRecorder(_Wrapper):
         actor_id: str,
         split: Split | Sequence[Split] = "train",
         label_key: str | None = None,
+        mask_key: str | None = None,
         batch_size: int = 1,
         run: str | None = None,
     ) -> None:
@@ -88,22 +90,23 @@ class VectorRecorder(_Wrapper):
             "gymnasium.make_vec makes one; RemoteActor takes a single environment",
         )
         super().__init__(vector_env)
-        check_spaces(vector_env.single_observation_space, vector_env.single_action_space)
+        _, actions = check_spaces(
+            vector_env.single_observation_space, vector_env.single_action_space
+        )
         splits = check_split(split, vector_env.num_envs)
         self._label_key = label_key
-        self._held_out = np.array([name == "validation" for name in splits])
         self._episodes = Episodes(
             actor_id=actor_id,
             splits=splits,
             mode=_autoreset_mode(vector_env),
             label_key=label_key,
+            mask_key=mask_key,
+            actions=actions,
             run=run,
         )
         #: What was recorded and not yet sent, and the receipts of what was.
         self.outbox = Outbox(endpoint, batch_size)
-        self._chosen: list[Choice] | None = None  # by the last `act`, for the next `step`
-        #: The endpoint's last reply to `act`.
-        self.reply: InferenceReply | None = None
+        self._choices = Choices(endpoint, splits, vector_env.single_action_space)
         #: What the last `step` of the environment returned.
         self.last_step: tuple[Any, Any, Any, Any, dict[str, Any]] | None = None
 
@@ -111,6 +114,11 @@ class VectorRecorder(_Wrapper):
     def run(self) -> str:
         """First part of every episode id of this recorder."""
         return self._episodes.run
+
+    @property
+    def reply(self) -> InferenceReply | None:
+        """The endpoint's last reply to `act`."""
+        return self._choices.reply
 
     def reset(
         self,
@@ -123,50 +131,41 @@ class VectorRecorder(_Wrapper):
         Args:
             seed: as the environment takes it; an int seeds sub-environment i with ``seed + i``.
             options: handed to the environment.
+
+        Raises:
+            InvalidInput: (one of its classes) the infos have no `label_key`, or not every mask.
         """
         # Read first: SyncVectorEnv takes the mask out of the caller's dict.
         mask = None if options is None else options.get("reset_mask")
-        observations, infos = self.env.reset(seed=seed, options=options)  # type: ignore[arg-type]
-        if mask is None:
-            check_label_key(self._label_key, infos)
-        self._episodes.begin(observations, infos, mask)
-        self._chosen = None
+        with self._episodes.moving():
+            observations, infos = self.env.reset(seed=seed, options=options)  # type: ignore[arg-type]
+            if mask is None:
+                check_label_key(self._label_key, infos)
+            self._episodes.begin(observations, infos, mask)
+        self._choices.forget()
         return observations, infos
 
     def act(
         self,
-        observations: ArrayLike,
+        observations: Any,
         deterministic: bool | None = None,
         epsilon: float | None = None,
     ) -> NDArray[np.int64]:
         """Ask the endpoint for actions, (B,), and remember which policy chose them for `step`.
 
         Args:
-            observations: (B, D), as `reset` or `step` returned them.
+            observations: as `reset` or `step` returned them.
             deterministic: take the best actions always, or, where False, explore everywhere; None
                 takes the best in sub-environments of the validation split and explores in others.
             epsilon: probability of a random action; None is the model's exploration schedule.
+
+        Raises:
+            ShapeMismatch: another number of observations.
+            InvalidValue: the model's actions are not the environment's.
+            gymnasium.error.ResetNeeded: with a `mask_key`, before the first reset.
+            JormungandrError: the endpoint's own.
         """
-        rows = np.asarray(observations)
-        if len(rows) != self.num_envs:
-            raise ShapeMismatch(
-                "observations", f"one per sub-environment ({self.num_envs})", len(rows)
-            )
-        chosen: dict[int, Choice] = {}
-        held_out = self._held_out if deterministic is None else np.full(len(rows), deterministic)
-        for greedy in (False, True):
-            index = np.flatnonzero(held_out == greedy)
-            if not len(index):
-                continue
-            reply = self.outbox.endpoint.act(rows[index], deterministic=greedy, epsilon=epsilon)
-            check_actions(reply, self.single_action_space)
-            for i, choice, probability in zip(
-                index.tolist(), reply.actions, reply.behavior_prob, strict=True
-            ):
-                chosen[i] = Choice(choice.index, reply.policy_version, probability)
-            self.reply = reply
-        self._chosen = [chosen[i] for i in range(self.num_envs)]
-        return np.array([choice.action for choice in self._chosen], dtype=np.int64)
+        return self._choices.act(observations, deterministic, epsilon, self._episodes.masks())
 
     def step(self, actions: ArrayLike) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Step the environment and record the transitions.
@@ -179,14 +178,21 @@ class VectorRecorder(_Wrapper):
 
         Raises:
             ActionRange: not B integers.
-            gymnasium.error.ResetNeeded: before the first reset or, without autoreset, after an end.
+            gymnasium.error.ResetNeeded: before the first reset, after what broke the episodes off
+                or, without autoreset, after an end.
+            InvalidValue: an episode ended in ``SAME_STEP`` mode without its last observation in
+                ``infos["final_obs"]``; nothing of the step is recorded.
+            InvalidInput: (one of its classes) a mask is missing, or is none; likewise.
             JormungandrError: the endpoint's own; see the class.
         """
         self._episodes.check_running()
-        choices = self._choices(actions)
-        result = self.env.step(actions)
-        self._chosen, self.last_step = None, result
-        self.outbox.put(self._episodes.advance(choices, *result))
+        choices = self._choices.recognise(actions)
+        with self._episodes.moving():
+            result = self.env.step(actions)
+            self.last_step = result
+            self._choices.forget()
+            rows = self._episodes.advance(choices, *result)
+        self.outbox.put(rows)
         return result
 
     def flush(self) -> Receipt:
@@ -208,20 +214,6 @@ class VectorRecorder(_Wrapper):
 
     def __del__(self) -> None:
         """Do nothing: older Gymnasium closes here, but sending is no work for a collector."""
-
-    def _choices(self, actions: ArrayLike) -> list[Choice]:
-        """Return the actions with where each came from, (B,)."""
-        given = np.asarray(actions)
-        if given.shape != (self.num_envs,) or given.dtype.kind not in "iu":
-            got = f"{given.dtype} of shape {given.shape}"
-            raise ActionRange("actions", f"{self.num_envs} action indices", got)
-        taken: list[int] = given.tolist()
-        if self._chosen is None:
-            return [Choice(action) for action in taken]
-        return [
-            choice if choice.action == action else Choice(action)
-            for action, choice in zip(taken, self._chosen, strict=True)
-        ]
 
 
 def _autoreset_mode(env: VectorEnv[Any, Any, Any]) -> AutoresetMode:

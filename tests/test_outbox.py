@@ -2,12 +2,42 @@
 
 import pytest
 
-from jormungandr.errors import InvalidType, InvalidValue, JormungandrError, Unavailable
+from jormungandr import RemoteLearner
+from jormungandr.episode import Choice, Episode
+from jormungandr.errors import (
+    BodyTooLarge,
+    InvalidType,
+    InvalidValue,
+    JormungandrError,
+    Unavailable,
+)
+from jormungandr.outbox import Outbox
 from jormungandr.protocol import LIMITS
-from jormungandr.wire import encode_transitions
-from jormungandr_wrappers import Choice, Episode, Outbox
+from tests.fake_endpoint import FakeEndpoint
 
 DOWN = Unavailable("service", "a connection", "none")
+
+
+class Narrow(FakeEndpoint):
+    """Refuse, whole, a request in which the observations have more elements than `largest`."""
+
+    def __init__(self, largest):
+        super().__init__()
+        self.largest, self.refused = largest, []
+
+    def add(self, transitions):
+        """Look at the size first, as a client does."""
+        size = sum(len(row.observation) for row in transitions)
+        if size > self.largest:
+            self.refused.append(len(transitions))
+            raise BodyTooLarge("body", f"at most {self.largest}", size)
+        return super().add(transitions)
+
+
+@pytest.fixture
+def endpoint():
+    """Return an empty endpoint in memory."""
+    return FakeEndpoint()
 
 
 def steps(count, *, size=1, actor_id="a", episode_id="e"):
@@ -83,23 +113,57 @@ def test_a_partly_sent_outbox_keeps_the_rest_only(endpoint):
     assert [r.timestep for r in endpoint.rows] == list(range(len(rows)))
 
 
-@pytest.mark.parametrize("size", [1, 4, 100, 5_000])
-def test_every_request_is_within_the_published_limits(endpoint, size):
-    """However long ids and numbers are, a request is under its bound, and not far under."""
-    longest = "é" * 64
-    outbox = Outbox(endpoint, 10_000)
-    outbox.put(steps(5_000 if size < 100 else 300, size=size, actor_id=longest, episode_id=longest))
-    outbox.flush()
+def test_a_request_has_no_more_rows_than_the_limit(endpoint):
+    """As many as are published, and the rest in another."""
+    rows = steps(LIMITS["transitions_per_request"] + 3)
+    Outbox(endpoint, 1).put(rows)
+    assert endpoint.requests == [LIMITS["transitions_per_request"], 3]
 
-    start = 0
-    for count in endpoint.requests:
-        body = encode_transitions(endpoint.rows[start : start + count])
-        start += count
-        assert count <= LIMITS["transitions_per_request"]
-        assert len(body) <= LIMITS["json_body_bytes"]
-    if len(endpoint.requests) > 1:
-        first = encode_transitions(endpoint.rows[: endpoint.requests[0]])
-        assert len(first) > LIMITS["json_body_bytes"] // 2
+
+def test_what_is_too_large_goes_in_halves_once_and_in_order():
+    """Wide observations: the size is found by halving, and remembered."""
+    endpoint, rows = Narrow(largest=30), steps(25, size=10)
+    outbox = Outbox(endpoint, 20)
+    outbox.put(rows[:20])
+
+    assert (endpoint.refused, endpoint.requests) == ([20, 10, 5], [2] * 10)
+    outbox.put(rows[20:])
+    outbox.flush()
+    assert endpoint.refused == [20, 10, 5]
+    assert endpoint.rows == rows
+    assert (outbox.unsent, outbox.receipt.accepted) == ((), 25)
+
+
+def test_a_single_row_that_is_too_large_is_an_error():
+    """What went before it has its receipt; it stays, first in line, and nothing is sent twice."""
+    endpoint = Narrow(largest=30)
+    outbox, rows = Outbox(endpoint, 10), [*steps(3, size=10), *steps(1, size=31), *steps(1)]
+    outbox.keep(rows)
+    for _ in range(2):
+        with pytest.raises(BodyTooLarge, match="at most 30, got 31"):
+            outbox.flush()
+        assert (endpoint.rows, outbox.unsent) == (rows[:3], tuple(rows[3:]))
+
+
+def test_a_remote_endpoint_says_what_is_too_large():
+    """The client looks at the body before it travels: 4 rows of 5,000 numbers are over 1 MiB."""
+
+    class Nowhere:
+        sizes: list[int] = []  # noqa: RUF012
+
+        def request(self, method, path, body, headers, timeout):
+            self.sizes.append(len(body))
+            raise ConnectionRefusedError
+
+    outbox = Outbox(RemoteLearner(None, "m", transport=Nowhere(), patience=0), 10)
+    rows = steps(4, size=5_000)
+    outbox.keep(rows)
+    with pytest.raises(Unavailable):
+        outbox.flush()
+
+    assert len(Nowhere.sizes) == 1
+    assert LIMITS["json_body_bytes"] / 4 < Nowhere.sizes[0] <= LIMITS["json_body_bytes"]
+    assert outbox.unsent == tuple(rows)
 
 
 def test_discard_gives_up_and_returns_what_is_unsent(endpoint):

@@ -1,29 +1,41 @@
-"""`EpisodeRecorder`: one episode of one actor, for loops written by hand, without Gymnasium."""
+"""`EpisodeRecorder`, one episode of one actor in a plain loop; `Episodic`, which begins one."""
 
 from __future__ import annotations
 
+import operator
 from types import TracebackType
-from typing import Self
+from typing import Any, Self, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from jormungandr.errors import InvalidValue
+from jormungandr.episode import (
+    Choice,
+    ChosenAction,
+    Episode,
+    LabelValue,
+    as_batch,
+    check_split,
+    copied,
+    new_run,
+    plain,
+)
+from jormungandr.errors import ActionRange, InvalidValue
+from jormungandr.outbox import Outbox
 from jormungandr.protocol import ActionChoice, Endpoint, Receipt, Split
-from jormungandr_wrappers.checks import check_split
-from jormungandr_wrappers.episode import Choice, Episode, LabelValue, new_run, plain
-from jormungandr_wrappers.outbox import Outbox
 
-__all__ = ["EpisodeRecorder"]
+__all__ = ["EpisodeRecorder", "Episodic"]
 
 
 class EpisodeRecorder:
     """Tag and submit the steps of one episode, in whatever loop plays it.
 
     Each step is two calls: `act` asks the endpoint what to do (or `acted` says what was done), and
-    `step` reports what came of it. Leaving the ``with`` block sends what is left, also when an
+    `record` reports what came of it. Leaving the ``with`` block sends what is left, also when an
     error leaves it, unless that is one of the endpoint itself: then it stays in ``outbox.unsent``.
     An episode that is left before a step ended it stays without an end.
+
+    ``endpoint.episode()`` makes one for a `Learner` or a `RemoteLearner`.
 
     Args:
         endpoint: a `Learner`, a `RemoteLearner`, or another `Endpoint`.
@@ -42,9 +54,9 @@ class EpisodeRecorder:
         >>> level = 3.0
         >>> with EpisodeRecorder(learner, actor_id="tank") as episode:
         ...     while not episode.over:
-        ...         choice = episode.act([level])
+        ...         action = episode.act([level])
         ...         level -= 1.0
-        ...         episode.step(-abs(level), [level], terminated=level == 0)
+        ...         episode.record(-abs(level), [level], terminated=level == 0)
         >>> episode.timestep, episode.total_reward, len(learner.replay)
         (3, -3.0, 3)
     """
@@ -58,7 +70,7 @@ class EpisodeRecorder:
         episode_id: str | None = None,
         batch_size: int = 64,
     ) -> None:
-        (split,) = check_split(split, 1)
+        (split,) = check_split(split)
         #: What was recorded and not yet sent, and the receipts of what was.
         self.outbox = Outbox(endpoint, batch_size)
         self._episode = Episode(
@@ -66,9 +78,14 @@ class EpisodeRecorder:
             episode_id=f"{new_run()}-0-0" if episode_id is None else episode_id,
             split=split,
         )
-        self._pending: tuple[ArrayLike, Choice] | None = None  # acted, its outcome not yet known
+        self._pending: tuple[Any, Choice] | None = None  # acted, its outcome not yet known
         #: Undiscounted sum of the rewards so far.
         self.total_reward = 0.0
+
+    @property
+    def actor_id(self) -> str:
+        """Of who acts."""
+        return self._episode.actor_id
 
     @property
     def episode_id(self) -> str:
@@ -87,32 +104,43 @@ class EpisodeRecorder:
 
     def act(
         self,
-        observation: ArrayLike,
+        observation: Any,
         deterministic: bool | None = None,
         epsilon: float | None = None,
-    ) -> ActionChoice:
-        """Ask the endpoint what to do, and remember it for `step`.
+        *,
+        action_mask: ArrayLike | None = None,
+    ) -> ChosenAction:
+        """Ask the endpoint what to do, and remember it for `record`.
 
         Args:
-            observation: (D,); copied.
+            observation: of the model's space: an array, a number, or a dict of those; copied.
             deterministic: take the best action; None does so in the validation split.
             epsilon: probability of a random action; None is the model's exploration schedule.
+            action_mask: which actions are allowed now, (A,), for a model that has such masks.
 
         Returns:
-            The action's `index`, and its `label` and `value` from the model's specification.
+            The action's index, with its `label` and `value` from the model's specification and
+            the `policy_version` and `behavior_prob` that are recorded with it.
         """
-        seen = np.array(observation)
+        seen = copied(observation)
         if deterministic is None:
             deterministic = self._episode.split == "validation"
-        reply = self.outbox.endpoint.act(seen[None], deterministic=deterministic, epsilon=epsilon)
-        action = reply.actions[0]
-        choice = Choice(action.index, reply.policy_version, reply.behavior_prob[0])
-        self._pending = (seen, choice)
+        mask: dict[str, Any] = {}
+        if action_mask is not None:
+            mask["action_masks"] = np.array(action_mask)[None]
+        reply = self.outbox.endpoint.act(
+            as_batch(seen), deterministic=deterministic, epsilon=epsilon, **mask
+        )
+        found: ActionChoice = reply.actions[0]
+        action = ChosenAction(
+            found.index, found.label, found.value, reply.policy_version, reply.behavior_prob[0]
+        )
+        self._pending = seen, Choice(action.index, action.policy_version, action.behavior_prob)
         return action
 
     def acted(
         self,
-        observation: ArrayLike,
+        observation: Any,
         action: int,
         *,
         policy_version: int = -1,
@@ -121,30 +149,40 @@ class EpisodeRecorder:
         """Say what was done, when something other than the endpoint chose it.
 
         Args:
-            observation: what it was chosen from, (D,); copied.
+            observation: what it was chosen from; copied.
             action: its index, 0 … actions - 1.
             policy_version: the model's version that chose it; -1: not the model's policy.
             behavior_prob: probability with which it was chosen, in (0, 1], if known.
-        """
-        self._pending = (np.array(observation), Choice(action, policy_version, behavior_prob))
 
-    def step(
+        Raises:
+            ActionRange: no integer.
+        """
+        try:
+            index = operator.index(action)
+        except TypeError:
+            raise ActionRange("action", "an action index", action) from None
+        self._pending = copied(observation), Choice(index, policy_version, behavior_prob)
+
+    def record(
         self,
         reward: float,
-        next_observation: ArrayLike,
+        next_observation: Any,
+        *,
         terminated: bool = False,
         truncated: bool = False,
-        *,
         label: LabelValue = None,
+        next_action_mask: ArrayLike | None = None,
     ) -> None:
         """Record what came of the last action.
 
         Args:
             reward: a finite number.
-            next_observation: what is seen now, also when the episode is over, (D,); copied.
+            next_observation: what is seen now, also when the episode is over; copied.
             terminated: the episode reached an end of the task; nothing more would have come.
             truncated: the episode was cut off, by a time limit say; more would have come.
             label: auxiliary class of the observation that the action was chosen from.
+            next_action_mask: which actions are allowed from `next_observation`, (A,), for a model
+                that has such masks.
 
         Raises:
             InvalidValue: nothing was done since the last step.
@@ -153,16 +191,20 @@ class EpisodeRecorder:
         """
         self._episode.check_open()
         if self._pending is None:
-            raise InvalidValue("step", "an action first", "none", "call act() or acted()")
+            raise InvalidValue("record", "an action first", "none", "call act() or acted()")
         observation, choice = self._pending
+        mask: dict[str, Any] = {}
+        if next_action_mask is not None:
+            mask["next_action_mask"] = np.array(next_action_mask)
         row = self._episode.transition(
             observation,
             choice,
             reward,
-            np.array(next_observation),
+            copied(next_observation),
             terminated,
             truncated,
             plain(label),
+            **mask,
         )
         self._pending = None
         self.total_reward += row.reward
@@ -188,3 +230,54 @@ class EpisodeRecorder:
         trace: TracebackType | None,
     ) -> None:
         self.outbox.flush_after(error)
+
+
+class Episodic:
+    """What an endpoint inherits so that a plain loop can play with it: `episode`."""
+
+    _loop_id: str | None = None  # drawn when it is first needed
+
+    def episode(
+        self,
+        *,
+        split: Split = "train",
+        actor_id: str | None = None,
+        episode_id: str | None = None,
+        batch_size: int = 64,
+    ) -> EpisodeRecorder:
+        """Begin an episode in a loop of your own; its steps are tagged and submitted here.
+
+        Args:
+            split: ``train`` or ``validation``; in the latter `act` is deterministic by default.
+            actor_id: who acts, 1-128 bytes of UTF-8; None is a name that this object draws once.
+            episode_id: None draws one that no other episode has.
+            batch_size: transitions to gather before they are sent; the end of the episode sends
+                them too.
+
+        Raises:
+            UnknownSplit: another split.
+            InvalidValue: another batch size.
+
+        Example:
+            >>> import gymnasium as gym
+            >>> from jormungandr import Learner, ModelSpec
+            >>> env, learner = gym.make("OUSpread-v0"), Learner(ModelSpec.preset("ou-note"))
+            >>> obs, info = env.reset(seed=0)
+            >>> with learner.episode() as ep:
+            ...     while not ep.over:
+            ...         obs, reward, terminated, truncated, info = env.step(ep.act(obs))
+            ...         ep.record(reward, obs, terminated=terminated, truncated=truncated)
+            >>> len(learner.replay)
+            48
+        """
+        if actor_id is None:
+            if self._loop_id is None:
+                self._loop_id = f"loop-{new_run()}"
+            actor_id = self._loop_id
+        return EpisodeRecorder(
+            cast("Endpoint", self),
+            actor_id=actor_id,
+            split=split,
+            episode_id=episode_id,
+            batch_size=batch_size,
+        )

@@ -4,16 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import numpy as np
-
-from jormungandr.errors import InvalidValue, JormungandrError
+from jormungandr.errors import BodyTooLarge, InvalidType, InvalidValue, JormungandrError
 from jormungandr.protocol import LIMITS, Endpoint, Receipt, Transition
-from jormungandr_wrappers.checks import check_endpoint
 
-__all__ = ["Outbox"]
-
-#: Bytes of one transition as JSON: its ids and field names, and one number of an observation.
-ROW_BYTES, NUMBER_BYTES = 800, 24
+__all__ = ["Outbox", "check_endpoint"]
 
 
 class Outbox:
@@ -21,6 +15,9 @@ class Outbox:
 
     A transition whose receipt got lost on the way is sent again; the endpoint knows its identity
     and counts it as `duplicate`. So sending again is always safe.
+
+    How many rows fit a request depends on how wide their observations are: a request that is too
+    large for the endpoint goes again in halves, and later ones are no larger than what fitted.
 
     Args:
         endpoint: takes the transitions.
@@ -37,6 +34,7 @@ class Outbox:
             accepted=0, duplicate=0, stale_dropped=0, lsn=0, policy_version=-1, generation=0
         )
         self._unsent: list[Transition] = []
+        self._fits = LIMITS["transitions_per_request"]  # rows; less once that was too large a body
 
     @property
     def unsent(self) -> tuple[Transition, ...]:
@@ -61,11 +59,19 @@ class Outbox:
         """Send all there are, in as few requests as the limits allow, and return `receipt`.
 
         Raises:
+            BodyTooLarge: a single transition is more than the endpoint takes; it stays first in
+                `unsent`.
             JormungandrError: the endpoint's own; what it has not receipted stays in `unsent`.
         """
         while self._unsent:
-            batch = self._unsent[: _per_request(self._unsent[0])]
-            got = self.endpoint.add(batch)
+            batch = self._unsent[: self._fits]
+            try:
+                got = self.endpoint.add(batch)
+            except BodyTooLarge:
+                if len(batch) == 1:
+                    raise
+                self._fits = len(batch) // 2  # nothing of a refused request was kept
+                continue
             del self._unsent[: len(batch)]
             total = self.receipt
             self.receipt = Receipt(
@@ -95,7 +101,12 @@ class Outbox:
         return dropped
 
 
-def _per_request(row: Transition) -> int:
-    """Return how many transitions like this one surely fit a request, even as JSON."""
-    size = ROW_BYTES + 2 * NUMBER_BYTES * int(np.size(row.observation))
-    return max(1, min(LIMITS["transitions_per_request"], LIMITS["json_body_bytes"] // size))
+def check_endpoint(endpoint: object, where: str) -> None:
+    """Refuse what cannot take transitions.
+
+    Raises:
+        InvalidType: naming the place.
+    """
+    if not callable(getattr(endpoint, "add", None)):
+        expected = "an Endpoint, such as Learner or RemoteLearner"
+        raise InvalidType(where, expected, type(endpoint).__name__)

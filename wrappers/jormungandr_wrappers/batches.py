@@ -1,0 +1,55 @@
+"""Observations of several sub-environments together: arrays over all of them, or dicts of those."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["count", "joined", "separated", "subset"]
+
+
+def separated(batch: Any) -> list[Any]:
+    """Return the observation of each sub-environment, copied.
+
+    Args:
+        batch: (B, …), or a dict of such arrays.
+
+    Returns:
+        B arrays, Python's own numbers where `batch` has one axis, or dicts of those.
+    """
+    if isinstance(batch, Mapping):
+        parts = {key: separated(part) for key, part in batch.items()}
+        return [dict(zip(parts, row, strict=True)) for row in zip(*parts.values(), strict=True)]
+    array = np.array(batch)
+    return array.tolist() if array.ndim == 1 else list(array)
+
+
+def joined(rows: Sequence[Any]) -> Any:
+    """Return single observations of one shape as a batch that endpoints act on.
+
+    Args:
+        rows: B arrays, numbers or dicts of those, as `copied` makes them.
+    """
+    return list(rows) if isinstance(rows[0], Mapping) else np.stack(rows)
+
+
+def subset(batch: Any, index: NDArray[np.intp]) -> Any:
+    """Return the observations of some sub-environments, in the form that `batch` has.
+
+    Args:
+        batch: (B, …), or a dict of such arrays.
+        index: which, (B',).
+    """
+    if isinstance(batch, Mapping):
+        return {key: subset(part, index) for key, part in batch.items()}
+    return np.asarray(batch)[index]
+
+
+def count(batch: Any) -> int:
+    """Return B."""
+    while isinstance(batch, Mapping):
+        batch = next(iter(batch.values()))
+    return len(batch)
