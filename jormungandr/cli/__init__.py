@@ -1,4 +1,4 @@
-"""The command line: ``jormungandr serve | demo | actor | train | evaluate``.
+"""The command line: ``jormungandr serve | demo | actor | train | evaluate | export-policy``.
 
 Each command is a module with `add_arguments` and `run`, imported when it is called: ``--help``
 loads neither torch nor a server.
@@ -10,6 +10,7 @@ import argparse
 import importlib
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from gymnasium.error import Error as GymnasiumError
 
@@ -23,7 +24,8 @@ COMMANDS = {
     "demo": "the release note's experiment, from actors to a comparison with intervals",
     "actor": "run an environment against a service and submit what happens",
     "train": "train a policy on any environment with discrete actions, in this process",
-    "evaluate": "compare a saved policy with the reference and the optimum of OUSpread-v0",
+    "evaluate": "play a policy in an environment, alone or against another on the same seeds",
+    "export-policy": "write a policy as a folder for others to act with: data, ONNX, TorchScript",
 }
 
 
@@ -39,10 +41,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name, text in COMMANDS.items():
         command = commands.add_parser(name, help=text, description=text)
         if given[:1] == [name]:  # only the one that is called is imported
-            importlib.import_module(f"jormungandr.cli.{name}").add_arguments(command)
+            _module(name).add_arguments(command)
     chosen = parser.parse_args(given)
     try:
-        status = importlib.import_module(f"jormungandr.cli.{chosen.command}").run(chosen)
+        status = _module(chosen.command).run(chosen)
     except (JormungandrError, GymnasiumError) as error:
         print(f"jormungandr {chosen.command}: {error}", file=sys.stderr)
         return 1
@@ -57,6 +59,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     return int(status)
+
+
+def _module(command: str) -> Any:
+    return importlib.import_module(f"jormungandr.cli.{command.replace('-', '_')}")
 
 
 #: Which extra brings a package that a command may miss.

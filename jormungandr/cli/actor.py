@@ -15,7 +15,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from jormungandr.cli.evaluate import check_fits
+from jormungandr.cli.opening import check_fits
 from jormungandr.client import RemoteLearner
 from jormungandr.errors import InvalidValue, ModelUnknown
 from jormungandr.protocol import SPLITS

@@ -10,8 +10,9 @@ from typing import Any
 
 import gymnasium
 
-from jormungandr.cli.comparison import compare_on_ou
-from jormungandr.cli.evaluate import HELD_OUT_SEED, check_fits, print_returns
+from jormungandr.cli.contenders import SnapshotContender
+from jormungandr.cli.evaluate import evaluate
+from jormungandr.cli.opening import check_fits
 from jormungandr.errors import InvalidValue
 from jormungandr.spec import ModelSpec, preset_names
 
@@ -44,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     # Here, and not at the top: ``jormungandr train --help`` loads no torch.
     from jormungandr.learner import Learner
     from jormungandr.learner.checkpoint import check_replaceable
-    from jormungandr_wrappers import RemoteActor
+    from jormungandr_wrappers import RemoteActor, SpecifiedEnv
 
     if arguments.steps < 1:
         raise InvalidValue("--steps", ">= 1", arguments.steps)
@@ -64,7 +65,13 @@ def run(arguments: argparse.Namespace) -> int:
         check_fits(spec, env, "--preset")
     learner = Learner(spec)
     # Sent step by step: an update that is due runs before the next action is chosen.
-    actor = RemoteActor(env, learner, actor_id="train", batch_size=1)
+    actor = RemoteActor(
+        SpecifiedEnv(env, spec),
+        learner,
+        actor_id="train",
+        batch_size=1,
+        mask_key="action_mask" if spec.action_masks else None,
+    )
     print(f"{arguments.env}: {arguments.steps:,} steps, seed {arguments.seed}")
     began, done, seed = time.monotonic(), 0, arguments.seed
     while done < arguments.steps:
@@ -78,17 +85,15 @@ def run(arguments: argparse.Namespace) -> int:
             f" {len(result.episodes):>4}  mean return {recent}  {time.monotonic() - began:6.1f} s",
             flush=True,
         )
-    env.close()
     for warning in learner.warnings():
         print(f"warning: {warning}")
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         learner.save(out)
-        print(f"saved in {out} (jormungandr evaluate {out} --env {arguments.env})")
-    policy = learner.snapshot()
-    print_returns(policy, arguments.env, arguments.eval_episodes, HELD_OUT_SEED)
-    if arguments.env.rpartition(":")[2] == "OUSpread-v0":
-        compare_on_ou(policy.greedy, 1_000, HELD_OUT_SEED)
+        print(f"saved in {out} (jormungandr evaluate {arguments.env} --policy {out})")
+    trained = SnapshotContender("the trained policy", learner.snapshot())
+    evaluate({"A": (trained, env)}, episodes=arguments.eval_episodes)
+    env.close()
     return 0
 
 

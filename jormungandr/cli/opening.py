@@ -1,0 +1,141 @@
+"""From what a command line names to a `Contender` that fits the environment."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import gymnasium
+import msgspec
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import ArrayLike
+
+from jormungandr.cli.contenders import (
+    Contender,
+    RandomContender,
+    ReferenceContender,
+    RemoteContender,
+    SnapshotContender,
+)
+from jormungandr.errors import CheckpointError, InvalidValue
+from jormungandr.policy import PolicySnapshot
+from jormungandr.spaces import Box, Space
+from jormungandr.spec import ModelSpec
+from jormungandr_envs import OUSpreadEnv, reference_action
+
+__all__ = ["check_fits", "name_of", "open_contender"]
+
+Env = gymnasium.Env[Any, Any]
+
+
+def open_contender(given: str, env: Env, where: str) -> Contender:
+    """Return what `given` names, ready to act in `env`.
+
+    Args:
+        given: ``random``, ``reference``, the URL of a service's model, an archive of
+            Stable-Baselines3 (``dqn:``, ``ppo:``, ``a2c:`` or ``c51:`` and a path, or a path that
+            ends with ``.zip``), or else a path for `PolicySnapshot.open`. A file called
+            ``random`` is ``./random``.
+        env: the environment that it acts in.
+        where: the argument that names it.
+
+    Raises:
+        JormungandrError: there is no such thing, or it does not fit the environment.
+    """
+    if not isinstance(env.action_space, spaces.Discrete):
+        raise InvalidValue("action_space", "a Discrete", env.action_space)
+    if given == "random":
+        return RandomContender(given, env.action_space)
+    if given == "reference":
+        return ReferenceContender(given, _reference(env, where))
+    if given.startswith(("http://", "https://")):
+        url, model_id = _served_model(given, where)
+        remote = RemoteContender(given, url, model_id)
+        try:
+            check_fits(remote.spec, env, where)
+        except InvalidValue:
+            remote.close()
+            raise
+        return remote
+    if re.match(r"(dqn|ppo|a2c|c51):", given) or given.endswith(".zip"):
+        from jormungandr.cli.archives import open_archive  # loads Stable-Baselines3
+
+        return open_archive(given, env, where)
+    if not Path(given).exists():
+        raise CheckpointError(
+            where,
+            "a policy's file, checkpoint, model folder or bundle, a .zip of Stable-Baselines3,"
+            " http://HOST:PORT/v1/models/ID, random or reference",
+            repr(given),
+        )
+    policy = PolicySnapshot.open(given)
+    check_fits(policy.spec, env, where)
+    return SnapshotContender(given, policy)
+
+
+def check_fits(spec: ModelSpec, env: Env, where: str) -> None:
+    """Refuse a model that does not see what the environment shows, or acts otherwise.
+
+    Raises:
+        InvalidValue: naming both.
+    """
+    shows = ModelSpec.for_env(env)
+    sees, shown = spec.observation.described, shows.observation.described
+    acts, taken = len(spec.action_set), len(shows.action_set)
+    # One given by hand as a shape says nothing of bytes, which only images need to be.
+    same = sees == shown or (
+        isinstance(sees, Box)
+        and isinstance(shown, Box)
+        and sees.shape == shown.shape
+        and not (sees.is_image or shown.is_image)
+    )
+    if not same or acts != taken:
+        raise InvalidValue(
+            where,
+            f"{_words(shown)} and {taken} actions, as {name_of(env)} has",
+            f"{_words(sees)} and {acts} actions",
+        )
+
+
+def _words(space: Space) -> str:
+    """Describe an observation space in a few words."""
+    if isinstance(space, Box) and len(space.shape) == 1:
+        return f"{space.size} features"
+    return msgspec.json.encode(space).decode()
+
+
+def _reference(env: Env, where: str) -> Callable[[Any], ArrayLike]:
+    """Return the environment's own policy, as a function of what it shows."""
+    inner = env.unwrapped
+    if isinstance(inner, OUSpreadEnv):
+        threshold = inner.parameters.reference_threshold
+        return lambda observation: reference_action(np.asarray(observation)[..., 0], threshold)
+    act: Callable[[Any], ArrayLike] | None = getattr(inner, "reference_action", None)
+    if not callable(act):
+        raise InvalidValue(
+            where,
+            "an environment with a method reference_action(observation)",
+            f"{name_of(env)}, which has no reference",
+        )
+    return act
+
+
+def _served_model(given: str, where: str) -> tuple[str, str]:
+    """Split the URL of a model into that of its service and the model's id."""
+    parts = urlsplit(given)
+    folder, _, model_id = parts.path.rstrip("/").rpartition("/")
+    prefix = folder.removesuffix("/v1/models")
+    if not model_id or parts.query or parts.fragment or (folder and prefix == folder):
+        raise InvalidValue(
+            where, "http://HOST:PORT/v1/models/ID or http://HOST:PORT/ID", repr(given)
+        )
+    return f"{parts.scheme}://{parts.netloc}{prefix}", unquote(model_id)
+
+
+def name_of(env: Env) -> str:
+    """Return an environment's id."""
+    return "the environment" if env.spec is None else env.spec.id

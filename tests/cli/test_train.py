@@ -1,0 +1,37 @@
+"""``jormungandr train`` on what a specification says of frames, repeated actions and masks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from jormungandr import Learner
+from jormungandr.cli import main
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.mark.parametrize(
+    ("env_id", "settings"),
+    [
+        ("Coins-v0", ["observation.frame_stack=2", "action_repeat=2"]),
+        ("MaskedCoins-v0", ["action_masks=true"]),
+    ],
+)
+def test_what_is_specified_is_trained_on_and_evaluated(
+    capsys: Capture, tmp_path: Path, env_id: str, settings: list[str]
+) -> None:
+    """Training plays the environment as specified; evaluation plays the bare one, and so again."""
+    given = [word for setting in settings for word in ("--set", setting)]
+    quick = ["--steps", "60", "--eval-episodes", "3", "--set", "pacing.learning_starts=40"]
+    assert main(["train", env_id, *quick, *given, "--out", str(tmp_path / "m")]) == 0
+    trained = capsys.readouterr().out.splitlines()
+    learner = Learner.load(tmp_path / "m")
+
+    assert learner.info()["transitions"]["train"] == 60
+    assert learner.spec.observation.frame_stack * learner.spec.action_repeat in (1, 4)
+    table = trained.index(f"{env_id}, 3 episodes, seeds from 1000000000")
+    assert trained[table + 2].endswith(" 6.0")  # steps of the bare environment
+    assert main(["evaluate", env_id, "--policy", str(tmp_path / "m"), "--episodes", "3"]) == 0
+    assert capsys.readouterr().out.splitlines()[:3] == trained[table : table + 3]
