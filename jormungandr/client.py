@@ -158,7 +158,9 @@ class RemoteLearner(Episodic):
         if epsilon is not None:
             request["epsilon"] = epsilon
         if action_masks is not None:
-            request["action_masks"] = action_masks
+            # As a list: bytes of two axes would travel as pixels do.
+            masks: Any = action_masks
+            request["action_masks"] = masks.tolist() if isinstance(masks, np.ndarray) else masks
         if distribution:
             request["distribution"] = True
         try:

@@ -30,6 +30,7 @@
     ├── TooManyRequests                  429  yours: come back later (Retry-After)
     │   ├── Backlog                           backlog
     │   └── PendingLabelsFull                 pending_labels_full
+    ├── PackageMissing                   501  package_missing
     ├── Unavailable                      503  ours: come back later (Retry-After)
     │   ├── StorageFull                       storage_full
     │   ├── Draining                          draining
@@ -37,6 +38,7 @@
     │   └── WaitTimeout                       wait_timeout
     ├── CheckpointError                  500  checkpoint_invalid: a saved state that does not verify
     ├── DataDirError                     500  data_dir: a data directory that cannot be used
+    ├── ExportError                      500  export_failed
     └── InternalError                    500  internal_error: our bug
 
 The client raises the very class that the learner raised. A message says where, what was expected,
@@ -263,6 +265,12 @@ class PendingLabelsFull(TooManyRequests):
     code = "pending_labels_full"
 
 
+class PackageMissing(JormungandrError):
+    """What was asked for needs a package that is not installed where it would be made."""
+
+    code, status = "package_missing", 501
+
+
 class Unavailable(JormungandrError):
     """The service cannot do this now; come back later."""
 
@@ -303,6 +311,12 @@ class DataDirError(JormungandrError):
     """A data directory that is locked, damaged, or of another format."""
 
     code, status = "data_dir", 500
+
+
+class ExportError(JormungandrError):
+    """An artefact that could not be made, or that does not compute what its policy does."""
+
+    code, status = "export_failed", 500
 
 
 class InternalError(JormungandrError):

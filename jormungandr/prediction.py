@@ -125,7 +125,7 @@ class Predictor(ABC):
             seen = stack[decides] if depth > 1 else stack[decides, 0]
             action[decides] = self._choose(seen, deterministic, masks)
         left = np.where(decides, spec.action_repeat - 1, left - 1)
-        return action, (stack, left, action)
+        return action.copy(), (stack, left, action)
 
 
 def _copied(state: Any, shape: tuple[int, ...]) -> State:

@@ -128,6 +128,15 @@ class Observation(Part, frozen=True):
         assert self.space is not None  # __post_init__ resolved it
         return self.space
 
+    def sees(self, shown: Space) -> bool:
+        """Whether this is what an environment shows.
+
+        A specification by hand need not say of numbers that they are bytes; of images it must.
+        """
+        mine = self.described
+        boxes = isinstance(mine, Box) and isinstance(shown, Box) and mine.shape == shown.shape
+        return mine == shown or (boxes and not (self.is_image or shown.is_image))
+
     @property
     def is_image(self) -> bool:
         """Whether it goes through convolutions."""

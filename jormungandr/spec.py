@@ -179,10 +179,7 @@ class ModelSpec(Part, frozen=True):
         mine, fields = self.to_dict(), dict(given)
         if "preset" in fields:
             fields = _merge(preset_fields(fields.pop("preset")), fields)
-        complete, observation = dict(fields), fields.get("observation")
-        if isinstance(observation, Mapping) and not _WHAT & observation.keys():
-            complete["observation"] = {**mine["observation"], **observation}
-        filled = ModelSpec.from_dict(_merge(mine, complete)).to_dict()
+        filled = ModelSpec.from_dict(_merge(mine, fields)).to_dict()
         return _differences(fields, filled, mine, "")
 
 
@@ -219,8 +216,9 @@ def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     merged = dict(base)
     for key, value in over.items():
         old = merged.get(key)
-        # An observation is given whole: a new shape must not inherit the old feature names.
-        both = isinstance(value, Mapping) and isinstance(old, Mapping) and key != "observation"
+        both = isinstance(value, Mapping) and isinstance(old, Mapping)
+        # A new shape must not inherit the old feature names.
+        both = both and not (key == "observation" and _WHAT & value.keys())
         merged[key] = _merge(old, value) if both else value  # type: ignore[arg-type]
     return merged
 

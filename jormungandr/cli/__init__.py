@@ -26,6 +26,14 @@ COMMANDS = {
     "train": "train a policy on any environment with discrete actions, in this process",
     "evaluate": "play a policy in an environment, alone or against another on the same seeds",
     "export-policy": "write a policy as a folder for others to act with: data, ONNX, TorchScript",
+    "export-data": "write what a model learned from as a table: Parquet, CSV or JSON lines",
+    "import-data": "give logged transitions to a model: Parquet, CSV or JSON lines",
+    "replay": "train another specification on the rows of a model, and compare",
+    "verify": "check a data directory against itself, down to the bits of its policies",
+    "backup": "copy a data directory, also while a server uses it",
+    "restore": "make a data directory from a backup",
+    "salvage": "copy what is whole of a damaged data directory",
+    "sql": "ask the journal of a model in SQL, reading only",
 }
 
 
@@ -73,4 +81,5 @@ _EXTRAS = {
     "starlette": "service",
     "uvicorn": "service",
     "stable_baselines3": "sb3",
+    "pyarrow": "data",
 }

@@ -16,11 +16,12 @@ import gymnasium
 import numpy as np
 
 from jormungandr.cli.opening import check_fits
+from jormungandr.cli.train import parse_settings
 from jormungandr.client import RemoteLearner
 from jormungandr.errors import InvalidValue, ModelUnknown
 from jormungandr.protocol import SPLITS
 from jormungandr.spec import ModelSpec
-from jormungandr_wrappers import RemoteActor
+from jormungandr_wrappers import RemoteActor, SpecifiedEnv
 from jormungandr_wrappers.remote_actor import RunResult
 
 __all__ = ["add_arguments", "figures", "run"]
@@ -36,6 +37,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--episodes", type=int, default=10, help="episodes to play")
     parser.add_argument("--seed", type=int, help="of the environment")
     parser.add_argument("--label-key", help="info key of the auxiliary class")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="PATH=VALUE",
+        help="a field of the specification, such as action_masks=true or"
+        " observation.frame_stack=4; of a model that exists it must be the same",
+    )
     parser.add_argument("--follow", action="store_true", help="play what standard input says")
 
 
@@ -43,6 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Act until done; return 0."""
     if arguments.episodes < 1:
         raise InvalidValue("--episodes", ">= 1", arguments.episodes)
+    settings = parse_settings(arguments.set)
     with (
         contextlib.closing(gymnasium.make(arguments.env)) as env,
         RemoteLearner(arguments.url, arguments.model) as endpoint,
@@ -50,15 +60,22 @@ def run(arguments: argparse.Namespace) -> int:
         try:
             found = endpoint.info()
         except ModelUnknown:
-            found = endpoint.create(ModelSpec.for_env(env))
+            found = endpoint.create(ModelSpec.for_env(env, **settings))
+        else:
+            if settings:
+                endpoint.create(settings)  # which refuses others than the model's
         spec = ModelSpec.from_dict(found["spec"])
         check_fits(spec, env, "--model")
-        _act(arguments, env, endpoint)
+        _act(arguments, SpecifiedEnv(env, spec), endpoint, masked=spec.action_masks)
     return 0
 
 
 def _act(
-    arguments: argparse.Namespace, env: gymnasium.Env[Any, Any], endpoint: RemoteLearner
+    arguments: argparse.Namespace,
+    env: gymnasium.Env[Any, Any],
+    endpoint: RemoteLearner,
+    *,
+    masked: bool,
 ) -> None:
     actors = {
         split: RemoteActor(
@@ -67,6 +84,7 @@ def _act(
             actor_id=arguments.actor_id,
             split=split,
             label_key=arguments.label_key,
+            mask_key="action_mask" if masked else None,
             batch_size=1_000,
         )
         for split in SPLITS

@@ -122,7 +122,7 @@ class SnapshotContender(ValueContender):
 
     def values(self, observations: NDArray[np.float32]) -> NDArray[Any]:
         """See `ValueContender.values`."""
-        return self.policy.values(observations)
+        return self.policy.values(_stacked(observations, self.policy.spec.observation.frame_stack))
 
 
 class RemoteContender(ValueContender):
@@ -183,7 +183,8 @@ class RemoteContender(ValueContender):
 
     def values(self, observations: NDArray[np.float32]) -> NDArray[Any]:
         """See `ValueContender.values`."""
-        return np.array(self._endpoint.act(observations, deterministic=True).expected_values)
+        seen = _stacked(observations, self.spec.observation.frame_stack)
+        return np.array(self._endpoint.act(seen, deterministic=True).expected_values)
 
     def close(self) -> None:
         """Close both connections."""
@@ -255,3 +256,8 @@ class ReferenceContender(Contender):
     ) -> tuple[NDArray[Any], Any]:
         """See `Contender.predict`."""
         return np.asarray(self._act(observation)), state
+
+
+def _stacked(observations: NDArray[np.float32], frames: int) -> NDArray[np.float32]:
+    """Return vectors (B, D) as the first observations of episodes, (B, frames · D)."""
+    return np.tile(observations, frames)

@@ -86,14 +86,7 @@ def check_fits(spec: ModelSpec, env: Env, where: str) -> None:
     shows = ModelSpec.for_env(env)
     sees, shown = spec.observation.described, shows.observation.described
     acts, taken = len(spec.action_set), len(shows.action_set)
-    # One given by hand as a shape says nothing of bytes, which only images need to be.
-    same = sees == shown or (
-        isinstance(sees, Box)
-        and isinstance(shown, Box)
-        and sees.shape == shown.shape
-        and not (sees.is_image or shown.is_image)
-    )
-    if not same or acts != taken:
+    if not spec.observation.sees(shown) or acts != taken:
         raise InvalidValue(
             where,
             f"{_words(shown)} and {taken} actions, as {name_of(env)} has",

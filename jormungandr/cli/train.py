@@ -25,7 +25,12 @@ REPORT_EVERY = 2_000
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
     parser.add_argument("env", help="environment id, such as CartPole-v1 or package:Name-v0")
-    parser.add_argument("--steps", type=int, default=20_000, help="environment steps")
+    parser.add_argument(
+        "--steps",
+        type=int,
+        default=20_000,
+        help="decisions, of action_repeat environment steps each",
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the model and the environment")
     parser.add_argument("--preset", choices=preset_names(), help="specification to start from")
     parser.add_argument(
@@ -33,7 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="PATH=VALUE",
-        help="a field of the specification, such as c51.lr=0.001 or 'c51.support=[0,100]'",
+        help="a field of the specification, such as c51.lr=0.001, 'c51.support=[0,100]',"
+        " action_masks=true or observation.frame_stack=4",
     )
     parser.add_argument("--out", type=Path, help="folder to save the learner in")
     parser.add_argument("--overwrite", action="store_true", help="replace a checkpoint at --out")

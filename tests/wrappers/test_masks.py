@@ -343,6 +343,31 @@ def test_the_mask_after_a_reset_in_the_same_step_is_needed(endpoint, mode):
     assert len(endpoint.rows) == 2 * (LENGTH - 1)
 
 
+@pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, "vec_env"])
+def test_a_truncation_needs_the_mask_of_its_last_observation(endpoint, mode):
+    """What would have followed has a value, among what would have been allowed."""
+    spoil = spoiled(2 * LENGTH, None, LAST)
+    recorder = (
+        vec_env_of(endpoint, spoil) if mode == "vec_env" else vector_of(endpoint, mode, spoil)
+    )
+    recorder.reset(**({} if mode == "vec_env" else {"seed": 5}))
+    for _ in range(2 * LENGTH - 1):
+        recorder.step(np.zeros(2, int))
+    with pytest.raises(MissingField, match=r"""^infos\["final_info"\]\['action_mask'\]\[0\]"""):
+        recorder.step(np.zeros(2, int))
+
+
+def test_a_masked_reset_leaves_the_other_masks(endpoint):
+    """Those that were not reset go on, and choose among what was allowed before."""
+    recorder = vector_of(endpoint, AutoresetMode.DISABLED)
+    recorder.reset(seed=5)
+    recorder.step([0, 0])
+    observations, _ = recorder.reset(options={"reset_mask": np.array([True, False])})
+    recorder.act(observations)
+    expected = [allowed(5, 1, FIRST), allowed(6, 1, LATER)]
+    assert endpoint.masks[0]["action_masks"].tolist() == expected
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_after_a_missing_mask_only_a_reset_goes_on(endpoint, mode):
     """The episodes are broken off, not silently; new ones have new names."""

@@ -153,6 +153,18 @@ def test_what_was_returned_stays(endpoint):
     assert not (third == 99).any()
 
 
+def test_frames_have_the_dtype_of_the_space():
+    """Also where the environment is careless: a stack is then the same whatever it returned."""
+
+    class Careless(Walk):
+        def shown(self):
+            return [float(self.place), 0.5]
+
+    spec = ModelSpec.for_env(Careless(), observation={"frame_stack": 2})
+    env = SpecifiedEnv(Careless(), spec)
+    assert env.reset(seed=0)[0].dtype == env.step(0)[0].dtype == np.float32
+
+
 @pytest.mark.parametrize("mode", list(AutoresetMode))
 def test_single_environments_are_wrapped_before_they_are_vectorised(endpoint, mode):
     """`make_vec` takes the wrapper; `VectorRecorder` records what an actor would, in each mode."""

@@ -13,7 +13,6 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from jormungandr.errors import InvalidType, InvalidValue
-from jormungandr.spaces import Box
 from jormungandr_wrappers.checks import check_kind, check_spaces
 
 if TYPE_CHECKING:
@@ -104,10 +103,10 @@ class SpecifiedEnv(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs)
         return self._stack.copy(), reward, terminated, truncated, info
 
     def _frame(self, observation: Any) -> NDArray[Any]:
-        """Return a copy of an observation as one frame, (1, …)."""
+        """Return an observation as one frame, (1, …)."""
         space = self.env.observation_space
         assert isinstance(space, spaces.Box)  # or the specification would stack no frames
-        return np.array(observation, dtype=space.dtype)[None]
+        return np.asarray(observation, dtype=space.dtype)[None]
 
 
 def _check_fits(spec: ModelSpec, env: gymnasium.Env[Any, Any]) -> None:
@@ -122,14 +121,7 @@ def _check_fits(spec: ModelSpec, env: gymnasium.Env[Any, Any]) -> None:
         inner = inner.env
     shown, count = check_spaces(env.observation_space, env.action_space)
     seen, actions = spec.observation.described, len(spec.action_set)
-    # A specification by hand need not say of numbers that they are bytes; of images it must.
-    same = seen == shown or (
-        isinstance(seen, Box)
-        and isinstance(shown, Box)
-        and seen.shape == shown.shape
-        and not (seen.is_image or shown.is_image)
-    )
-    if not same:
+    if not spec.observation.sees(shown):
         remedy = "SpecifiedEnv stacks frames itself" if spec.observation.frame_stack > 1 else ""
         raise InvalidValue("observation_space", f"{seen}, as specified", shown, remedy)
     if count != actions:

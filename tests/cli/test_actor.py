@@ -1,0 +1,67 @@
+"""``jormungandr actor`` plays as the model's specification says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from jormungandr.cli import main
+from tests.service.serving import Server
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Return a running service, which the environment's variables name."""
+    folder = tmp_path_factory.mktemp("service")
+    with Server(folder) as server, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JORMUNGANDR_URL", server.url)
+        patch.setenv("JORMUNGANDR_TOKEN_FILE", str(folder / "operator-token"))
+        patch.delenv("JORMUNGANDR_TOKEN", raising=False)
+        yield server
+
+
+def act(env_id: str, model: str, *more: str) -> list[str]:
+    """Return the arguments with which two episodes are played."""
+    return ["actor", env_id, "--model", model, "--actor-id", "a", "--episodes", "2", *more]
+
+
+def test_frames_and_repeated_actions(capsys: Capture, server: Server) -> None:
+    """The model is created as it was set, and the actor's steps are its decisions."""
+    settings = ["--set", "observation.frame_stack=2", "--set", "action_repeat=4"]
+    assert main(act("Coins-v0", "frames", *settings)) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    with server.connect("frames") as endpoint:
+        info = endpoint.wait(lines[-1]["lsn"])
+
+    assert [line["length"] for line in lines] == [2, 2]  # of six steps: four, and two to the end
+    assert info["transitions"]["train"] == 4
+    assert (info["spec"]["observation"]["frame_stack"], info["spec"]["action_repeat"]) == (2, 4)
+    assert main(act("Coins-v0", "frames")) == 0  # of a model that exists nothing need be said
+    assert json.loads(capsys.readouterr().out.splitlines()[0])["length"] == 2
+
+
+def test_masks(capsys: Capture, server: Server) -> None:
+    """Masks are taken from the info, and the service takes what is sent."""
+    assert main(act("MaskedCoins-v0", "masks", "--set", "action_masks=true")) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    with server.connect("masks") as endpoint:
+        assert endpoint.wait(lines[-1]["lsn"])["transitions"]["train"] == 12
+
+    assert main(act("Coins-v0", "masks")) == 1
+    assert "info['action_mask']: expected a mask of 3 actions" in capsys.readouterr().err
+
+
+def test_settings_of_a_model_that_exists(capsys: Capture, server: Server) -> None:
+    """The same are as good as none; others are refused, and nothing is played."""
+    assert main(act("Coins-v0", "made", "--set", "action_repeat=2")) == 0
+    assert main(act("Coins-v0", "made", "--set", "action_repeat=2")) == 0
+    capsys.readouterr()
+    assert main(act("Coins-v0", "made", "--set", "action_repeat=3")) == 1
+    captured = capsys.readouterr()
+
+    assert "differences at action_repeat" in captured.err
+    assert captured.out == ""

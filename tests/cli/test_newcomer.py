@@ -1,0 +1,61 @@
+"""Commands of the documents on environments that come with Gymnasium, cut short."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+
+from jormungandr import Learner
+from jormungandr.cli import main
+
+Capture = pytest.CaptureFixture[str]
+QUICK = ["--steps", "300", "--eval-episodes", "2", "--set", "pacing.learning_starts=100"]
+
+
+def trained(capsys: Capture, out: Path, env_id: str, *settings: str) -> Learner:
+    """Return what a command leaves behind, after a look at what it prints."""
+    given = [word for setting in settings for word in ("--set", setting)]
+    assert main(["train", env_id, *QUICK, *given, "--out", str(out)]) == 0
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    assert f"{env_id}, 2 episodes, seeds from 1000000000" in captured.out
+    learner = Learner.load(out)
+    assert (learner.info()["transitions"]["train"], learner.update_count) == (300, 50)
+    return learner
+
+
+def test_taxi_with_masks(capsys: Capture, tmp_path: Path) -> None:
+    """Whatever it did was allowed, and what it may do next is stored."""
+    learner = trained(capsys, tmp_path / "taxi", "Taxi-v4", "action_masks=true")
+    taxi = gymnasium.make("Taxi-v4").unwrapped
+    stored = learner.replay.newest(300)
+
+    assert stored["observation"].shape == (300, 500)
+    for state, action in zip(stored["observation"].argmax(axis=1), stored["action"], strict=True):
+        assert taxi.action_mask(int(state))[action]
+    following = stored["next_observation"].argmax(axis=1)
+    expected = np.stack([taxi.action_mask(int(state)) for state in following])
+    assert stored["next_action_mask"].tolist() == expected.astype(bool).tolist()
+
+
+def test_frozen_lake(capsys: Capture, tmp_path: Path) -> None:
+    """A number of sixteen is seen as one of sixteen."""
+    learner = trained(capsys, tmp_path / "lake", "FrozenLake-v1")
+    stored = learner.replay.newest(300)["observation"]
+
+    assert stored.shape == (300, 16)
+    assert (stored.sum(axis=1) == 1).all()
+
+
+def test_cart_pole_with_frames(capsys: Capture, tmp_path: Path) -> None:
+    """Four frames, one for each decision of four steps."""
+    settings = ["observation.frame_stack=4", "action_repeat=4"]
+    learner = trained(capsys, tmp_path / "pole", "CartPole-v1", *settings)
+    stored = learner.replay.newest(300)
+
+    assert stored["observation"].shape == (300, 16)
+    assert set(stored["reward"]) <= {1.0, 2.0, 3.0, 4.0}
+    assert (stored["reward"] == 4).sum() > 150
