@@ -134,8 +134,9 @@ class Observation(Part, frozen=True):
         A specification by hand need not say of numbers that they are bytes; of images it must.
         """
         mine = self.described
-        boxes = isinstance(mine, Box) and isinstance(shown, Box) and mine.shape == shown.shape
-        return mine == shown or (boxes and not (self.is_image or shown.is_image))
+        if mine == shown or not (isinstance(mine, Box) and isinstance(shown, Box)):
+            return mine == shown
+        return mine.shape == shown.shape and not (mine.is_image or shown.is_image)
 
     @property
     def is_image(self) -> bool:

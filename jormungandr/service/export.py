@@ -22,7 +22,6 @@ from jormungandr.bundle import bundle_files, check_format, to_zip
 from jormungandr.errors import (
     ExportError,
     MissingField,
-    PolicyNotReady,
     Unavailable,
     from_dict,
 )
@@ -130,9 +129,7 @@ class ExportRoute:
                 raise MissingField("query.format", "the name of a format", "nothing")
             name = check_format(request.query["format"], "query.format")
             model = self._find(request.path["model_id"])
-            snapshot = model.policy
-            if snapshot is None:
-                raise PolicyNotReady("model", "a policy", "none yet", "ask for an action first")
+            snapshot = await model.newest_policy()
             data = await _while_heard(self._exporter.archive(snapshot, name), receive)
             made.append((f"{model.model_id}-v{snapshot.version}-{name}.zip", data))
             return 200, None

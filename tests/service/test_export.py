@@ -26,6 +26,7 @@ from jormungandr.errors import (
     PackageMissing,
 )
 from jormungandr.service import export
+from jormungandr.service import model as model_module
 from jormungandr.service.export import Exporter, ExportRoute
 from tests.service.serving import QUIET, TOKEN, InMemory, gone, until
 
@@ -110,13 +111,15 @@ def test_route_is_guarded(shared: Any) -> None:
     assert shared.http.post(f"{EXPORT}?format=bundle").status_code == 401
 
 
-def test_model_without_a_policy(app: Any) -> None:
-    """A model that has not been asked for anything has no policy to export yet."""
+def test_model_without_a_policy(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The learner of a new model is started for its first policy; one that does not come is 503."""
+    monkeypatch.setattr(model_module, "FIRST_POLICY", 0.01)
     app.connect("new").create(QUIET)
     answer = app.request("POST", "/v1/models/new/export?format=bundle")
 
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "policy_not_ready")
     assert answer.headers["retry-after"] == "1"
+    assert app.model("new")._process.state == "running"
 
 
 def test_client_raises_what_a_learner_would(
@@ -192,6 +195,10 @@ class Found:
 
     def __init__(self, policy: PolicySnapshot) -> None:
         self.policy = policy
+
+    async def newest_policy(self) -> PolicySnapshot:
+        """Return it."""
+        return self.policy
 
 
 def test_client_that_goes_takes_its_export_along(
