@@ -5,7 +5,7 @@ PIP_ARGS ?=
 BIN = $(VENV)/bin
 SHIPPED = jormungandr jormungandr_envs wrappers/jormungandr_wrappers
 
-.PHONY: demo test check setup lint clean
+.PHONY: demo test check soak setup lint clean
 
 setup: $(VENV)/.installed
 
@@ -28,6 +28,12 @@ lint: setup
 
 check: lint
 	$(BIN)/python -m pytest
+
+# Longer than a check should take: `make soak KILLS=2000 SOAK_ARGS="--seed 7"`.
+KILLS ?= 500
+SOAK_ARGS ?=
+soak: setup
+	$(BIN)/python -m tests.faults.test_kill_loop --kills $(KILLS) $(SOAK_ARGS)
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -22,8 +22,10 @@ __all__ = [
     "ATTACHED",
     "PENDING",
     "STALE_DROPPED",
+    "JournalRow",
     "LabelsRow",
     "Row",
+    "SkippedRow",
     "TransitionsRow",
     "decode_row",
     "encode_row",
@@ -71,7 +73,28 @@ class LabelsRow:
     kind = "labels"
 
 
+@dataclass(frozen=True, slots=True)
+class SkippedRow:
+    """A data row that was set aside because it ends whoever applies it; it is never decoded.
+
+    Args:
+        lsn: of the row.
+        train, validation: transitions of each split that were accepted with it.
+        published: highest version that there was a policy of before it was set aside, else -1.
+    """
+
+    lsn: int
+    train: int = 0
+    validation: int = 0
+    published: int = -1
+
+    kind = "skipped"
+
+
+#: What is written.
 Row: TypeAlias = TransitionsRow | LabelsRow
+#: What is read.
+JournalRow: TypeAlias = Row | SkippedRow
 
 _LABEL_ARRAYS: dict[str, np.dtype[Any]] = {
     "label": np.dtype("<i4"),

@@ -18,11 +18,14 @@ TORCH_MODULES = {"torch", "safetensors", "stable_baselines3"}
 
 #: A module imports from lower layers, and from its own package; `protocol` alone imports a sibling.
 LAYERS: list[set[str]] = [
-    {"errors", "version", "durable", "numerics"},
+    {"errors", "version", "durable", "failpoints", "numerics"},
+    {"spaces", "checks", "presets", "manifest"},
+    {"settings"},
     {"spec", "protocol", "transport"},
-    {"columns"},
-    {"rows", "ledger", "policy", "wire"},
-    {"admission"},
+    {"encoding"},
+    {"prediction", "columns", "episode", "outbox"},
+    {"rows", "ledger", "policy", "wire", "recorder"},
+    {"admission", "bundle"},
     {"client", "learner"},
     {"service", "sb3"},
     {"cli"},
@@ -114,31 +117,36 @@ def deferred(tree: ast.Module) -> set[str]:
     return {name for name in inside if total.count(name) == inside.count(name)}
 
 
-def test_service_reaches_the_learner_only_inside_the_child() -> None:
-    """Of the service only host.py imports the learner, and only in what its child process runs."""
+#: Of the service, what imports the learner, and in functions only: child processes run it.
+IN_CHILDREN = {"jormungandr.service.recovery", "jormungandr.service.rebuild"}
+
+
+def test_service_reaches_the_learner_only_inside_a_child() -> None:
+    """The learner process imports it in recovery.py, the one that `verify` starts in rebuild.py."""
     wrong = [
         (module, name)
         for module, tree in OURS.items()
         if part(module) == "service"
         for name in imported(tree)
-        if part(name) == "learner"
-        and not (module == "jormungandr.service.host" and name in deferred(tree))
+        if part(name) == "learner" and not (module in IN_CHILDREN and name in deferred(tree))
     ]
 
     assert wrong == []
+    runs_it = "jormungandr.service.rebuild"
+    assert not [m for m, tree in OURS.items() if any(runs_it in name for name in imported(tree))]
 
 
 def test_torch_stays_in_its_places() -> None:
     """Torch is imported by learner/, sb3/ and numerics/{categorical,returns}.py, nowhere else.
 
-    Except in the function of service.host that sets the learner process up.
+    Except in the functions that set up a learner process, and the one that runs it again.
     """
     using = {
         module
         for module, tree in {**OURS, **ENVS, **WRAPPERS}.items()
         if any(name.split(".")[0] == "torch" for name in imported(tree))
         and part(module) not in ("learner", "sb3")
-        and not (module == "jormungandr.service.host" and "torch" in deferred(tree))
+        and not (module in IN_CHILDREN and "torch" in deferred(tree))
     }
 
     assert using <= {"jormungandr.numerics.categorical", "jormungandr.numerics.returns"}
@@ -156,14 +164,14 @@ def test_environments_import_nothing_of_ours() -> None:
     assert wrong == set()
 
 
-def test_wrappers_import_protocol_and_errors_only() -> None:
-    """Wrappers are handed an Endpoint; of ours they know its protocol and its errors."""
+def test_wrappers_import_what_an_actor_needs_only() -> None:
+    """Wrappers are handed an Endpoint; they know its protocol, not what is behind it."""
+    known = {"protocol", "errors", "spaces", "episode", "outbox"}
     wrong = {
         (module, name)
         for module, tree in WRAPPERS.items()
         for name in imported(tree)
-        if name.split(".")[0] in ("jormungandr", "jormungandr_envs")
-        and part(name) not in ("protocol", "errors")
+        if name.split(".")[0] in ("jormungandr", "jormungandr_envs") and part(name) not in known
     }
 
     assert wrong == set()
@@ -173,6 +181,7 @@ def test_public_names() -> None:
     """The public face is this list; a change to it is a decision."""
     assert jormungandr.__all__ == [
         "Endpoint",
+        "EpisodeRecorder",
         "Evaluation",
         "InferenceReply",
         "Label",
@@ -214,11 +223,13 @@ def run(code: str) -> str:
     [
         "jormungandr",
         "jormungandr.admission",
+        "jormungandr.bundle",
         "jormungandr.client",
         "jormungandr.ledger",
         "jormungandr.numerics.moments",
         "jormungandr.numerics.sum_tree",
         "jormungandr.policy",
+        "jormungandr.recorder",
         "jormungandr.rows",
         "jormungandr.wire",
         "jormungandr_envs",

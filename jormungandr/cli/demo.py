@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from jormungandr.cli.comparison import compare_on_ou, print_probe
 from jormungandr.cli.evaluate import HELD_OUT_SEED
+from jormungandr.cli.local import end, service
 from jormungandr.client import RemoteLearner
 from jormungandr.errors import InternalError, InvalidValue
 from jormungandr.protocol import Endpoint
@@ -202,7 +203,7 @@ def _stage(arguments: argparse.Namespace, spec: ModelSpec) -> Iterator[Stage]:
         data_dir = arguments.data_dir or Path(
             stack.enter_context(tempfile.TemporaryDirectory(prefix="jormungandr-demo-"))
         )
-        url, token = stack.enter_context(_service(data_dir))
+        url, token = stack.enter_context(service(data_dir))
         endpoint = stack.enter_context(RemoteLearner(url, "ou-note", token))
         created = endpoint.create(spec)
         if created["journal_lsn"]:
@@ -288,7 +289,7 @@ class TwoActors:
             with contextlib.suppress(BrokenPipeError):
                 _pipe(process.stdin).close()
         for process in self._processes:
-            _end(process)
+            end(process)
 
     def play(self, schedule: list[Episode]) -> list[dict[str, Any]]:
         """Play the schedule and return each episode's figures, in its order."""
@@ -318,37 +319,6 @@ class TwoActors:
             raise InternalError(f"actor-{k % 2}", "an episode's result", f"exit {process.wait()}")
         result: dict[str, Any] = json.loads(line)
         return result
-
-
-@contextlib.contextmanager
-def _service(data_dir: Path) -> Iterator[tuple[str, str]]:
-    """Run ``jormungandr serve`` on a free port; yield its address and token."""
-    from jormungandr.service.datadir import read_token  # what --in-process can do without
-
-    command = [
-        *(sys.executable, "-m", "jormungandr", "serve"),
-        *("--data-dir", str(data_dir), "--port", "0"),
-    ]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    try:
-        line = _pipe(process.stdout).readline()
-        if not line.startswith("listening on "):
-            raise InternalError("jormungandr serve", "an address", line or "its end")
-        yield line.removeprefix("listening on ").strip(), read_token(data_dir / "operator-token")
-    finally:
-        process.terminate()
-        _end(process)
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    """Wait for a process that has been told to end; kill one that does not."""
-    try:
-        process.wait(timeout=40)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-    if process.stdout is not None:
-        process.stdout.close()
 
 
 def _pipe(stream: IO[str] | None) -> IO[str]:

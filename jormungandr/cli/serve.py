@@ -17,6 +17,9 @@ from jormungandr.errors import InvalidValue
 
 __all__ = ["add_arguments", "run"]
 
+#: Seconds; Python's own five milliseconds would add up to a stall of inference.
+SWITCH_INTERVAL = 0.001
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
@@ -32,6 +35,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--insecure",
         action="store_true",
         help="listen on other addresses than this machine's own although nothing is encrypted",
+    )
+    parser.add_argument(
+        "--free-space-floor",
+        type=int,
+        default=64 << 20,
+        metavar="BYTES",
+        help="with less free on the volume no data is taken, until there is more; 0 sets no floor"
+        " (default: 64 MiB)",
+    )
+    parser.add_argument(
+        "--park-after",
+        type=float,
+        default=300.0,
+        metavar="SECONDS",
+        help="a learner process that was idle for so long writes a checkpoint and ends; the next"
+        " row starts it again (default: 300)",
+    )
+    keeping = parser.add_mutually_exclusive_group()
+    keeping.add_argument(
+        "--journal-max-bytes",
+        type=int,
+        default=10 << 30,
+        metavar="BYTES",
+        help="of each model's journal; beyond it the oldest rows go that no checkpoint needs"
+        " (default: 10 GiB)",
+    )
+    keeping.add_argument("--keep-journal", action="store_true", help="no row ever goes")
+    parser.add_argument(
+        "--recovery-budget",
+        type=float,
+        default=20.0,
+        metavar="SECONDS",
+        help="of updates that a learner that was killed may have to redo; a checkpoint is written"
+        " when it would be more (default: 20)",
     )
     parser.add_argument("--log-level", default="warning", choices=["debug", "info", "warning"])
 
@@ -50,14 +87,25 @@ def run(arguments: argparse.Namespace) -> int:
         )
     if not 0 <= arguments.port <= 65_535:
         raise InvalidValue("--port", "0..65535", arguments.port)
+    if arguments.free_space_floor < 0:
+        raise InvalidValue("--free-space-floor", "0 or more bytes", arguments.free_space_floor)
+    if not arguments.park_after > 0:
+        raise InvalidValue("--park-after", "more than 0 seconds", arguments.park_after)
+    if arguments.journal_max_bytes < 1:
+        raise InvalidValue("--journal-max-bytes", "1 or more bytes", arguments.journal_max_bytes)
+    if not arguments.recovery_budget > 0:
+        raise InvalidValue("--recovery-budget", "more than 0 seconds", arguments.recovery_budget)
     import uvicorn
 
     from jormungandr.service.app import create_app
     from jormungandr.service.datadir import DataDir, read_token
+    from jormungandr.service.retention import Keeping
 
     logging.basicConfig(
         level=arguments.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s"
     )
+    # The loop waits this long for a thread that decodes or writes to let it go on, at each step.
+    sys.setswitchinterval(SWITCH_INTERVAL)
     listener = _listen(arguments.host, arguments.port)
     # Before the server: a directory that is held or damaged is refused in one line.
     directory = DataDir(arguments.data_dir)
@@ -91,7 +139,16 @@ def run(arguments: argparse.Namespace) -> int:
                     signal.signal(number, handler)
 
     config = uvicorn.Config(
-        create_app(arguments.data_dir, token=token),
+        create_app(
+            arguments.data_dir,
+            token=token,
+            free_space_floor=arguments.free_space_floor,
+            park_after=arguments.park_after,
+            keeping=Keeping(
+                journal_max_bytes=None if arguments.keep_journal else arguments.journal_max_bytes,
+                recovery_budget=arguments.recovery_budget,
+            ),
+        ),
         host=arguments.host,
         port=arguments.port,
         log_config=None,

@@ -20,6 +20,7 @@ from safetensors.numpy import load, save
 
 from jormungandr.durable import sync_folder, write_synced
 from jormungandr.errors import CheckpointError, InvalidValue
+from jormungandr.failpoints import reached
 from jormungandr.version import __version__
 
 __all__ = ["check_replaceable", "read_checkpoint", "write_checkpoint"]
@@ -62,8 +63,11 @@ def write_checkpoint(
     try:
         for name, data in contents.items():
             write_synced(temporary / name, data)
+            reached("checkpoint.file")
         write_synced(temporary / "manifest.json", _manifest(manifest))
+        reached("checkpoint.manifest")
         sync_folder(temporary)
+        reached("checkpoint.rename")
         if path.exists():
             # A folder cannot be renamed over a full one; the old one steps aside first, to where
             # it is found should this process end before the next line.
@@ -71,6 +75,7 @@ def write_checkpoint(
             path.rename(aside)
         temporary.rename(path)
         sync_folder(path.parent)
+        reached("checkpoint.renamed")
         shutil.rmtree(aside, ignore_errors=True)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)

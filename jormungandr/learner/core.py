@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jormungandr.columns import TRAIN, VALIDATION, Columns
-from jormungandr.errors import CheckpointError, InvalidValue
+from jormungandr.errors import CheckpointError, InvalidValue, JormungandrError
 from jormungandr.learner.c51 import C51, Batch, Losses, Update
 from jormungandr.learner.checkpoint import read_checkpoint, write_checkpoint
 from jormungandr.learner.episodes import EpisodeReturns
@@ -29,7 +29,14 @@ from jormungandr.learner.validation import ValidationStore
 from jormungandr.numerics.moments import RunningMoments
 from jormungandr.policy import POLICY_FILE, PolicySnapshot, prepared, streams
 from jormungandr.protocol import Evaluation
-from jormungandr.rows import ACCEPTED, ATTACHED, LabelsRow, Row, TransitionsRow
+from jormungandr.rows import (
+    ACCEPTED,
+    ATTACHED,
+    JournalRow,
+    LabelsRow,
+    SkippedRow,
+    TransitionsRow,
+)
 from jormungandr.spec import ModelSpec
 
 __all__ = ["Core"]
@@ -61,6 +68,9 @@ class _Progress:
         diverged_updates: updates completed when it was restored.
         latched: training transitions applied when the policy to serve was made.
         unlabelled: labels that found their item gone.
+        lineages: lineage rows passed.
+        quarantined: rows that were set aside.
+        gaps: (split, first ordinal, transitions) of those that never came because of it.
         clipped_low, clipped_high: running average of the target mass clipped at each end.
     """
 
@@ -76,6 +86,9 @@ class _Progress:
     diverged_updates: int = 0
     latched: int = 0
     unlabelled: int = 0
+    lineages: int = 0
+    quarantined: int = 0
+    gaps: list[list[int]] = field(default_factory=list)
     clipped_low: float = 0.0
     clipped_high: float = 0.0
 
@@ -113,6 +126,7 @@ class Core:
         )
         self._snapshot: PolicySnapshot | None = None
         self._on_update: Callable[[], None] | None = None
+        self._on_phase: Callable[[str], None] | None = None
 
     # -- what it has become ---------------------------------------------------------------------
 
@@ -196,6 +210,8 @@ class Core:
             "normalizer": {"count": int(self.normalizer.count)},
             "returns": self.returns.info(),
             "unlabelled": p.unlabelled,
+            "lineages": p.lineages,
+            "quarantined": p.quarantined,
             "applied_lsn": p.lsn,
             "diverged": self.diverged,
             "warnings": self.warnings(),
@@ -219,27 +235,74 @@ class Core:
 
     # -- how it gets there ----------------------------------------------------------------------
 
-    def apply(self, row: Row, on_update: Callable[[], None] | None = None) -> None:
+    def apply(
+        self,
+        row: JournalRow,
+        on_update: Callable[[], None] | None = None,
+        on_phase: Callable[[str], None] | None = None,
+    ) -> None:
         """Apply one journal row, with every update that becomes due on the way.
 
         Args:
             row: the next row after the last one applied.
             on_update: called after each completed update; must not change the state.
+            on_phase: called with "applying", "updating" or "evaluating" before each part of the
+                work; must not change the state either.
         """
-        self._on_update = on_update
+        self._on_update, self._on_phase = on_update, on_phase
         try:
-            if isinstance(row, LabelsRow):
+            if isinstance(row, SkippedRow):
+                self._pass_over(row)
+            elif isinstance(row, LabelsRow):
                 self._apply_labels(row)
             else:
                 self._apply_transitions(row)
         finally:
-            self._on_update = None
+            self._on_update = self._on_phase = None
         self.progress.lsn = row.lsn
 
+    def _enter(self, phase: str) -> None:
+        if self._on_phase is not None:
+            self._on_phase(phase)
+
+    def _pass_over(self, row: SkippedRow) -> None:
+        """Go on without a row that was set aside."""
+        p = self.progress
+        p.quarantined += 1
+        for split, held, count in (
+            (TRAIN, self.pacing.transitions, row.train),
+            (VALIDATION, self.validation.added, row.validation),
+        ):
+            if count:
+                earlier = sum(n for s, _, n in p.gaps if s == split)
+                p.gaps.append([split, held + earlier, count])
+        # Policies made in the middle of the row may have been served: their numbers are used.
+        if row.published > p.version:
+            self.renumber(row.published + 1, lineages=0)
+
+    def _own_ordinal(self, split: int, ordinal: int) -> int | None:
+        """Return how many transitions of a split came before one; None when it never came.
+
+        Args:
+            split: of the transition.
+            ordinal: how many were accepted before it, with those of rows that were set aside.
+        """
+        missing = 0
+        for gap, first, count in self.progress.gaps:
+            if gap == split and ordinal >= first:
+                if ordinal < first + count:
+                    return None
+                missing += count
+        return ordinal - missing
+
     def _apply_labels(self, row: LabelsRow) -> None:
+        self._enter("applying")
         for i in np.flatnonzero(row.outcome == ATTACHED):
-            ordinal, label = int(row.ordinal[i]), int(row.label[i])
-            if row.split[i] == VALIDATION:
+            ordinal = self._own_ordinal(int(row.split[i]), int(row.ordinal[i]))
+            label = int(row.label[i])
+            if ordinal is None:
+                self.progress.unlabelled += 1
+            elif row.split[i] == VALIDATION:
                 self.validation.set_label(ordinal, label)
             elif not self.replay.set_label(ordinal, label) and not self.windows.set_label(
                 ordinal, label
@@ -264,6 +327,7 @@ class Core:
 
     def _store(self, part: Columns, is_train: NDArray[np.bool_]) -> None:
         """Route transitions to replay and moments, or to the held-out store."""
+        self._enter("applying")
         if not is_train.all():
             self.validation.add(part.take(~is_train))
             part = part.take(is_train)
@@ -310,6 +374,7 @@ class Core:
         return self.progress.version
 
     def _update(self) -> None:
+        self._enter("updating")
         p, c = self.progress, self.spec.c51
         sample = self.replay.sample(c.batch_size, self._beta(), self._sampling)
         moments = self.spec.observation.latched(self.normalizer.mean, self.normalizer.var)
@@ -343,6 +408,28 @@ class Core:
             self.evaluate()
         if self._on_update is not None:
             self._on_update()
+
+    def renumber(self, version: int, lineages: int = 1) -> None:
+        """Go on under another number: the same policy becomes `version`.
+
+        Where what computes is not what computed before, the same rows no longer give the same bits,
+        and no number may stand for two policies.
+
+        Args:
+            version: past every one made so far.
+            lineages: lineage rows that are passed with it.
+
+        Raises:
+            InvalidValue: a number that was used.
+        """
+        p = self.progress
+        if version <= p.version:
+            raise InvalidValue("version", f"past {p.version}", version)
+        p.version = version
+        if self.diverged:
+            p.diverged_version = version
+        p.lineages += lineages
+        self._snapshot = None
 
     def _beta(self) -> float:
         r = self.spec.replay
@@ -408,6 +495,7 @@ class Core:
         """Measure transitions with the newest networks and the moments latched with them."""
         parts = []
         for at in range(0, len(held["action"]), EVALUATION_CHUNK):
+            self._enter("evaluating")
             cut = {name: array[at : at + EVALUATION_CHUNK] for name, array in held.items()}
             batch = Batch(
                 observation=self._normalized(cut["observation"], self._latched),
@@ -497,7 +585,14 @@ class Core:
             core._latched = (tensors["latched.mean"], tensors["latched.var"])
             good = (tensors["latched_good.mean"], tensors["latched_good.var"])
             core._good = (_part(tensors, "good."), good)
-        except (LookupError, TypeError, ValueError, RuntimeError) as error:
+        except (
+            JormungandrError,  # of a specification that this version does not know
+            msgspec.MsgspecError,
+            LookupError,
+            TypeError,
+            ValueError,
+            RuntimeError,
+        ) as error:
             raise CheckpointError(str(path), "a whole checkpoint", repr(error)) from None
         return core, files
 

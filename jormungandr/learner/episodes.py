@@ -41,29 +41,52 @@ class EpisodeReturns:
         if not len(columns):
             return
         code = columns.actor.astype(np.int64) * len(columns.episodes) + columns.episode
-        t, split = columns.timestep, columns.split.astype(np.int64)
+        episodes = len(np.unique(code))
+        # The steps of one episode together, unless some have to be forgotten on the way: which they
+        # are depends on the order of all.
+        together = len(self._open) + episodes <= OPEN
+        order = np.argsort(code, kind="stable") if together else np.arange(len(code))
+        code, t = code[order], columns.timestep[order]
+        split = columns.split[order].astype(np.int64)
+        ends = (columns.terminated | columns.truncated)[order]
         # A run is steps of one episode and split, one after the other.
-        breaks = (np.diff(code) != 0) | (np.diff(t) != 1) | (np.diff(split) != 0)
-        cuts = np.flatnonzero(breaks) + 1
-        for run in np.split(np.arange(len(columns)), cuts):
-            self._take(columns, run)
+        breaks = (np.diff(code) != 0) | (np.diff(t) != 1) | (np.diff(split) != 0) | ends[:-1]
+        start = np.concatenate([[0], np.flatnonzero(breaks) + 1])
+        stop = np.append(start[1:], len(code))
+        # As if they had come one by one: what is touched last is forgotten last.
+        turn = np.argsort(order[stop - 1], kind="stable")
+        start, stop = start[turn], stop[turn]
+        reward = columns.reward[order].astype(np.float64).tolist()
+        where = zip(
+            start.tolist(),
+            stop.tolist(),
+            (code[start] // len(columns.episodes)).tolist(),
+            (code[start] % len(columns.episodes)).tolist(),
+            t[start].tolist(),
+            split[start].tolist(),
+            ends[stop - 1].tolist(),
+            strict=True,
+        )
+        for begin, end, actor, episode, timestep, of_split, ended in where:
+            key = (columns.actors[actor], columns.episodes[episode])
+            self._take(key, timestep, of_split, reward[begin:end], ended)
 
-    def _take(self, columns: Columns, run: np.ndarray[Any, np.dtype[np.intp]]) -> None:
-        """Take a run of transitions of one episode."""
-        actor, episode, first = columns.identity(int(run[0]))
-        key = (actor, episode)
-        split = int(columns.split[run[0]])
+    def _take(
+        self, key: tuple[str, str], timestep: int, split: int, rewards: list[float], ended: bool
+    ) -> None:
+        """Take consecutive steps of one episode, the first at `timestep`."""
         expected, total, known_split = self._open.pop(key, (0, 0.0, split))
-        if first != expected or known_split != split:
+        if timestep != expected or known_split != split:
             return
-        # Summed one after the other, so that the bits do not depend on how the run was cut.
-        reward = columns.reward[run].astype(np.float64)
-        total = float(np.add.accumulate(np.concatenate([[total], reward]))[-1])
-        if columns.terminated[run[-1]] or columns.truncated[run[-1]]:
+        # One after the other, so that the bits do not depend on how the run was cut; the built-in
+        # sum compensates in some versions of Python.
+        for reward in rewards:
+            total += reward
+        if ended:
             self._recent[split].append(total)
             self._finished[split] += 1
             return
-        self._open[key] = (first + len(run), total, split)
+        self._open[key] = (timestep + len(rewards), total, split)
         if len(self._open) > OPEN:
             self._open.popitem(last=False)
 

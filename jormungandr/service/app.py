@@ -15,7 +15,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from jormungandr.admission import check_labels
-from jormungandr.columns import columns
+from jormungandr.columns import Columns, columns
 from jormungandr.encoding import count
 from jormungandr.errors import (
     BodyTooLarge,
@@ -23,10 +23,15 @@ from jormungandr.errors import (
     MethodNotAllowed,
     NotFound,
 )
+from jormungandr.ledger import Identity
 from jormungandr.protocol import LIMITS
+from jormungandr.service.decoding import Decoder
 from jormungandr.service.export import Exporter, ExportRoute
 from jormungandr.service.gateway import Gateway
 from jormungandr.service.http import Authenticated, JsonRoute, Request, number
+from jormungandr.service.process import PARK_AFTER
+from jormungandr.service.retention import Keeping
+from jormungandr.service.space import FREE_SPACE_FLOOR
 from jormungandr.version import __version__
 from jormungandr.wire import decode_object, encode, fields
 
@@ -36,14 +41,29 @@ __all__ = ["create_app"]
 LONGEST_WAIT = 60.0
 
 
-def create_app(data_dir: str | Path, *, token: str | None) -> ASGIApp:
+def create_app(
+    data_dir: str | Path,
+    *,
+    token: str | None,
+    free_space_floor: int = FREE_SPACE_FLOOR,
+    park_after: float = PARK_AFTER,
+    keeping: Keeping = Keeping(),  # noqa: B008 - frozen
+) -> ASGIApp:
     """Return the service as an ASGI application; its lifespan opens and closes the data directory.
 
     Args:
         data_dir: where everything is kept; one server at a time.
         token: that requests must bear; None asks for none.
+        free_space_floor: free bytes of its volume below which no data is taken; 0 sets no floor.
+        park_after: seconds of idleness after which the learner process of a model ends.
+        keeping: how much is kept of each model.
     """
-    gateway = Gateway(Path(data_dir))
+    gateway = Gateway(
+        Path(data_dir),
+        free_space_floor=free_space_floor,
+        park_after=park_after,
+        keeping=keeping,
+    )
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -63,6 +83,8 @@ def create_app(data_dir: str | Path, *, token: str | None) -> ASGIApp:
 
 
 def _routes(gateway: Gateway, exporter: Exporter) -> list[Route]:
+    decoded = Decoder()
+
     async def live(_: Request) -> tuple[int, Any]:
         return 200, {"status": "live"}
 
@@ -103,15 +125,23 @@ def _routes(gateway: Gateway, exporter: Exporter) -> list[Route]:
 
     async def add(request: Request) -> tuple[int, Any]:
         model = gateway.model(request.path["model_id"])
-        given = fields(decode_object(request.body), {"transitions": list}, {})
-        _at_most(len(given["transitions"]), "transitions")
-        return 200, await model.add(columns(given["transitions"], model.spec))
+
+        def decode(body: bytes) -> Columns:
+            given = fields(decode_object(body), {"transitions": list}, {})
+            _at_most(len(given["transitions"]), "transitions")
+            return columns(given["transitions"], model.spec)
+
+        return 200, await model.add(await decoded(decode, request.body))
 
     async def label(request: Request) -> tuple[int, Any]:
         model = gateway.model(request.path["model_id"])
-        given = fields(decode_object(request.body), {"labels": list}, {})
-        _at_most(len(given["labels"]), "labels")
-        return 200, await model.label(check_labels(given["labels"], model.spec))
+
+        def decode(body: bytes) -> list[tuple[Identity, int]]:
+            given = fields(decode_object(body), {"labels": list}, {})
+            _at_most(len(given["labels"]), "labels")
+            return check_labels(given["labels"], model.spec)
+
+        return 200, await model.label(await decoded(decode, request.body))
 
     async def inference(request: Request) -> tuple[int, Any]:
         model = gateway.model(request.path["model_id"])

@@ -9,19 +9,28 @@ import asyncio
 import select
 import socket
 import struct
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
-__all__ = ["AsyncChannel", "Channel", "Closed"]
+__all__ = ["AsyncChannel", "Channel", "Closed", "Garbage"]
 
 _LENGTH = struct.Struct("<I")
-#: Largest message; the largest snapshot is a few hundred kilobytes, so more is a fault.
+#: Largest message, unless the one who listens knows better.
 LIMIT = 1 << 30
+#: Seconds within which the rest of a message that has begun must come.
+REST_TIMEOUT = 60.0
+#: Seconds that one wait for room lasts.
+ROOM_WAIT = 1.0
 
 
 class Closed(Exception):
     """The other side is gone."""
+
+
+class Garbage(Exception):
+    """What the other side sent is nothing that it may send."""
 
 
 def _frame(message: dict[str, Any]) -> bytes:
@@ -30,9 +39,12 @@ def _frame(message: dict[str, Any]) -> bytes:
 
 
 def _parse(body: bytes) -> dict[str, Any]:
-    message = msgspec.msgpack.decode(body)
+    try:
+        message = msgspec.msgpack.decode(body)
+    except (ValueError, RecursionError) as error:  # bad text in it is a ValueError of Python's own
+        raise Garbage(f"{len(body)} bytes that are no MessagePack: {error}") from None
     if not isinstance(message, dict) or not isinstance(message.get("type"), str):
-        raise Closed("a message that is not of the channel")
+        raise Garbage("a message without a type")
     return message
 
 
@@ -41,13 +53,16 @@ class Channel:
 
     Args:
         sock: a connected stream socket.
+        waiting: called again and again while there is no room to send in.
     """
 
-    def __init__(self, sock: socket.socket) -> None:
-        self._sock = sock
+    def __init__(self, sock: socket.socket, waiting: Callable[[], None] = lambda: None) -> None:
+        self._sock, self._waiting = sock, waiting
         self._buffer = bytearray()
         self._poll = select.poll()
         self._poll.register(sock, select.POLLIN)
+        self._room = select.poll()
+        self._room.register(sock, select.POLLOUT)
 
     def send(self, message: dict[str, Any]) -> None:
         """Send, waiting for room.
@@ -55,16 +70,22 @@ class Channel:
         Raises:
             Closed: the gateway is gone.
         """
-        try:
-            self._sock.sendall(_frame(message))
-        except OSError as error:
-            raise Closed(repr(error)) from None
+        left = memoryview(_frame(message))
+        while left:
+            try:
+                left = left[self._sock.send(left, socket.MSG_DONTWAIT) :]
+            except BlockingIOError:
+                self._waiting()
+                self._room.poll(ROOM_WAIT * 1000)
+            except OSError as error:
+                raise Closed(repr(error)) from None
 
     def receive(self, timeout: float | None) -> dict[str, Any] | None:
         """Return the next message; None when none comes within `timeout` seconds.
 
         Raises:
             Closed: the gateway is gone.
+            Garbage: it talks nonsense.
         """
         while True:
             message = self._take()
@@ -97,16 +118,19 @@ class AsyncChannel:
 
     Args:
         reader, writer: streams over the socket.
+        limit: bytes of the largest message to take.
     """
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader, self._writer = reader, writer
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, limit: int = LIMIT
+    ) -> None:
+        self._reader, self._writer, self._limit = reader, writer, limit
 
     @classmethod
-    async def over(cls, sock: socket.socket) -> AsyncChannel:
+    async def over(cls, sock: socket.socket, limit: int = LIMIT) -> AsyncChannel:
         """Wrap a connected stream socket."""
         sock.setblocking(False)
-        return cls(*await asyncio.open_unix_connection(sock=sock))
+        return cls(*await asyncio.open_unix_connection(sock=sock), limit)
 
     def send(self, message: dict[str, Any]) -> None:
         """Send without waiting; messages to the learner are few and small."""
@@ -117,15 +141,20 @@ class AsyncChannel:
         """Return the next message.
 
         Raises:
-            Closed: the learner is gone, or talks nonsense.
+            Closed: the learner is gone.
+            Garbage: it talks nonsense, or does not finish.
         """
         try:
             (length,) = _LENGTH.unpack(await self._reader.readexactly(_LENGTH.size))
-            if length > LIMIT:
-                raise Closed(f"a message of {length} bytes")
-            return _parse(await self._reader.readexactly(length))
-        except (OSError, asyncio.IncompleteReadError, msgspec.DecodeError) as error:
+            if length > self._limit:
+                raise Garbage(f"a message of {length} bytes, of which {self._limit} are the most")
+            async with asyncio.timeout(REST_TIMEOUT):
+                body = await self._reader.readexactly(length)
+        except TimeoutError:
+            raise Garbage(f"a part of {length} bytes, and not the rest") from None
+        except (OSError, asyncio.IncompleteReadError) as error:
             raise Closed(repr(error)) from None
+        return _parse(body)
 
     def close(self) -> None:
         """Close the socket."""

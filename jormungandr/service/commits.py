@@ -7,13 +7,15 @@ group syncs the next one gathers, and nobody is answered before the commit that 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from jormungandr.errors import JormungandrError
+from jormungandr.errors import JormungandrError, StorageFull
+from jormungandr.failpoints import reached
 from jormungandr.ledger import Draft
 from jormungandr.rows import Row
 from jormungandr.service.database import Control
@@ -25,10 +27,28 @@ log = logging.getLogger("jormungandr")
 
 #: Requests admitted into one commit.
 GROUP = 256
+#: Transitions after which a group takes no further request.
+GROUP_ITEMS = 8_192
+#: Transitions admitted before the event loop is let go for whoever else waits.
+TURN = 512
+#: Seconds without a request after which the last commit is sealed.
+SEAL_AFTER = 1.0
 
 #: Decides over a draft of the ledger; returns an answer and the rows to write.
 Admit = Callable[[Draft], tuple[Any, Sequence[Row]]]
 T = TypeVar("T")
+
+
+class Room(Protocol):
+    """Where data may find no room."""
+
+    def shortage(self) -> StorageFull | None:
+        """Return the error of who wants to write data now; None while there is room."""
+        ...
+
+
+async def _nothing() -> None:
+    pass
 
 
 @dataclass
@@ -37,6 +57,7 @@ class _Job:
 
     admit: Admit
     answer: asyncio.Future[Any]
+    items: int
     control: Control | None = None
 
 
@@ -45,14 +66,24 @@ class Commits:
 
     Args:
         journal: opened for writing.
+        space: that data rows leave free; CONTROL rows, few and small, may use it.
         written: called on the loop after each commit that wrote data rows.
+        between: awaited after each group, before the next is admitted.
     """
 
-    def __init__(self, journal: Journal, written: Callable[[], None]) -> None:
-        self.journal, self._written = journal, written
+    def __init__(
+        self,
+        journal: Journal,
+        space: Room,
+        written: Callable[[], None],
+        between: Callable[[], Awaitable[None]] = _nothing,
+    ) -> None:
+        self.journal, self._space, self._written = journal, space, written
+        self._between = between
         # The one thread that touches the writing connection.
         self._writing = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal")
         self._queue: asyncio.Queue[_Job] = asyncio.Queue()
+        self._unsealed = False
         self._committer = asyncio.get_running_loop().create_task(self._commit_groups())
 
     @property
@@ -60,16 +91,22 @@ class Commits:
         """Requests that no group has taken yet."""
         return self._queue.qsize()
 
-    async def submit(self, admit: Admit, control: Control | None = None) -> Any:
+    async def submit(self, admit: Admit, control: Control | None = None, items: int = 1) -> Any:
         """Admit in the order of the calls; return the answer when what it stands for is durable.
 
         Args:
             admit: decides; an error it raises is the caller's, and concerns nobody else.
             control: a CONTROL row to write in the same transaction.
+            items: how many transitions or labels are to be admitted.
         """
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._queue.put_nowait(_Job(admit, answer, control))
+        self._queue.put_nowait(_Job(admit, answer, items, control))
         return await answer
+
+    def nudge(self) -> None:
+        """Have what comes between two groups done, also when nobody sends anything."""
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._queue.put_nowait(_Job(lambda _: (None, ()), answer, 0))
 
     async def on_writer(self, call: Callable[..., T], *arguments: Any) -> T:
         """Run a call on the journal's thread, between two commits."""
@@ -88,12 +125,15 @@ class Commits:
 
     async def _commit_groups(self) -> None:
         while True:
-            jobs = [await self._queue.get()]
-            while len(jobs) < GROUP and not self._queue.empty():
+            jobs = [await self._next()]
+            items = jobs[0].items
+            while len(jobs) < GROUP and items < GROUP_ITEMS and not self._queue.empty():
                 jobs.append(self._queue.get_nowait())
+                items += jobs[-1].items
                 await asyncio.sleep(0)
             try:
                 await self._commit(jobs)
+                await self._between()
             except Exception as error:
                 log.exception("%s: commit group failed", self.journal.created.model_id)
                 _fail(jobs, error)
@@ -101,12 +141,25 @@ class Commits:
                 for _ in jobs:
                     self._queue.task_done()
 
+    async def _next(self) -> _Job:
+        """Return the next request; while none comes, seal what was committed last."""
+        if self._unsealed:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(SEAL_AFTER):
+                    return await self._queue.get()
+            with contextlib.suppress(JormungandrError):  # a full disk: the next one is sealed
+                await self.on_writer(self.journal.seal)
+            self._unsealed = False
+        return await self._queue.get()
+
     async def _commit(self, jobs: list[_Job]) -> None:
         """Admit in order, write in one transaction, then answer."""
         group = Draft(self.journal)
         rows: list[Row] = []
         controls: list[Control] = []
         answers: list[tuple[_Job, Any]] = []
+        shortage = self._space.shortage()
+        turn = 0
         for job in jobs:
             mine = Draft(group)
             try:
@@ -114,11 +167,19 @@ class Commits:
             except JormungandrError as error:
                 _fail([job], error)
                 continue
+            if new and shortage is not None:  # what is known already is answered all the same
+                _fail([job], shortage)
+                continue
             group.merge(mine)
             rows += new
             if job.control is not None:
                 controls.append(job.control)
             answers.append((job, answer))
+            reached("admit.request")
+            turn += job.items
+            if turn >= TURN:
+                turn = 0
+                await asyncio.sleep(0)
         if rows or controls:
             try:
                 await self.on_writer(self.journal.commit, group, rows, controls)
@@ -126,13 +187,13 @@ class Commits:
                 _fail([job for job, _ in answers], error)
                 return
             self.journal.merged(group)
+            self._unsealed = True
+            reached("commit.merged")
             if rows:
                 self._written()
         for job, answer in answers:
             if not job.answer.done():  # its client may have gone; what it sent is kept
                 job.answer.set_result(answer)
-        if rows:
-            await self.on_writer(self.journal.move_wal)
 
 
 def _fail(jobs: list[_Job], error: BaseException) -> None:

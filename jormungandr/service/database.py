@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+import zlib
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias, cast
 
@@ -11,6 +12,7 @@ import apsw
 import msgspec
 
 from jormungandr.errors import DataDirError
+from jormungandr.rows import row_digest
 from jormungandr.spec import ModelSpec
 
 __all__ = [
@@ -19,7 +21,11 @@ __all__ = [
     "LineageRow",
     "SkipRow",
     "VersionRow",
+    "check",
+    "checksum",
     "connect",
+    "control_rows",
+    "encode_created",
     "make_durable",
     "read_created",
     "read_meta",
@@ -27,14 +33,18 @@ __all__ = [
 
 FORMAT = 1
 MINIMUM_SQLITE = (3, 51, 3)  # older ones can corrupt a WAL that several connections use
+DAMAGED = "it is damaged; see what `jormungandr verify` says of the rest"
 #: Milliseconds to wait for another connection.
 BUSY_TIMEOUT = 10_000
 
 SCHEMA = """
-CREATE TABLE meta (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
+CREATE TABLE meta (
+    name TEXT PRIMARY KEY, value BLOB NOT NULL,  -- JSON
+    checksum INTEGER NOT NULL        -- here and below: CRC-32 over the columns before it
+) WITHOUT ROWID;
 CREATE TABLE journal (
     lsn INTEGER PRIMARY KEY,
-    kind TEXT NOT NULL,              -- transitions, labels, create, version, delete
+    kind TEXT NOT NULL,              -- transitions, labels; create, version, skip, lineage, delete
     payload BLOB NOT NULL,
     digest BLOB NOT NULL,            -- SHA-256 over lsn, kind and payload
     accepted_train INTEGER NOT NULL DEFAULT 0,
@@ -48,15 +58,18 @@ CREATE TABLE journal (
 CREATE TABLE episode (
     actor TEXT NOT NULL, episode TEXT NOT NULL,
     split INTEGER NOT NULL, splits INTEGER NOT NULL, ended INTEGER NOT NULL, last INTEGER NOT NULL,
+    checksum INTEGER NOT NULL,
     PRIMARY KEY (actor, episode)
 ) WITHOUT ROWID;
 CREATE TABLE ledger (
     actor TEXT NOT NULL, episode TEXT NOT NULL, block INTEGER NOT NULL, slots BLOB NOT NULL,
+    checksum INTEGER NOT NULL,
     PRIMARY KEY (actor, episode, block)
 );
 CREATE TABLE pending_label (
     actor TEXT NOT NULL, episode TEXT NOT NULL, timestep INTEGER NOT NULL,
     label INTEGER NOT NULL, since INTEGER NOT NULL, position INTEGER NOT NULL,
+    checksum INTEGER NOT NULL,
     PRIMARY KEY (actor, episode, timestep)
 ) WITHOUT ROWID;
 """
@@ -64,12 +77,18 @@ CREATE TABLE pending_label (
 
 @dataclass(frozen=True, slots=True)
 class Created:
-    """The CONTROL row a journal begins with: which model it is of, and its resolved spec."""
+    """The CONTROL row a journal begins with: which model it is of, and its resolved spec.
+
+    `fingerprint` is of the machine and libraries at that time; an empty one is not known, and
+    nothing is compared with it. `origin` names the journal that its first rows were copied from.
+    """
 
     model_id: str
     generation: int
     first_version: int
     spec: ModelSpec
+    fingerprint: dict[str, str] = field(default_factory=dict)
+    origin: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +101,7 @@ class VersionRow:
     update_count: int
     applied_lsn: int
     digest: str
+    file: str  # SHA-256 of its file
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +134,32 @@ class LineageRow:
 Control: TypeAlias = VersionRow | SkipRow | LineageRow
 
 
-def connect(path: Path, flags: int) -> apsw.Connection:
+def checksum(*columns: str | int | bytes) -> int:
+    """Return the CRC-32 of the columns of one row, as MessagePack: it finds damage, not intent."""
+    return zlib.crc32(msgspec.msgpack.encode(columns))
+
+
+def check(where: str, *row: Any) -> None:
+    """Check a row of a table that ends with its checksum.
+
+    Args:
+        where: of the row, for the message.
+        row: its columns, the checksum last.
+
+    Raises:
+        DataDirError: it is not what was written.
+    """
+    if checksum(*row[:-1]) != row[-1]:
+        raise DataDirError(where, "its recorded checksum", "another", DAMAGED)
+
+
+def connect(path: Path, flags: int, *, immutable: bool = False) -> apsw.Connection:
     """Open a database with a SQLite that is new enough.
+
+    Args:
+        path: of the file.
+        flags: of SQLite.
+        immutable: nobody writes to it, and no file is made beside it. A WAL is not looked at.
 
     Raises:
         DataDirError: it is not.
@@ -123,7 +167,9 @@ def connect(path: Path, flags: int) -> apsw.Connection:
     if tuple(map(int, apsw.sqlite_lib_version().split("."))) < MINIMUM_SQLITE:
         wanted = ".".join(map(str, MINIMUM_SQLITE))
         raise DataDirError("SQLite", f">= {wanted}", apsw.sqlite_lib_version(), "upgrade apsw")
-    connection = apsw.Connection(str(path), flags=flags)
+    name = f"{path.absolute().as_uri()}?immutable=1" if immutable else str(path)
+    flags |= apsw.SQLITE_OPEN_URI if immutable else 0
+    connection = apsw.Connection(name, flags=flags)
     connection.set_busy_timeout(BUSY_TIMEOUT)
     return connection
 
@@ -139,31 +185,84 @@ def make_durable(connection: apsw.Connection) -> None:
     if sys.platform == "darwin":
         connection.execute("PRAGMA fullfsync=ON").fetchall()
     connection.execute("PRAGMA wal_autocheckpoint=0").fetchall()
-    # A WAL that was moved shrinks when it is next written: `move_wal` goes by its size.
+    # A WAL that was moved shrinks when it is next written.
     connection.execute("PRAGMA journal_size_limit=0").fetchall()
+
+
+def encode_created(created: Created) -> bytes:
+    """Return the payload of a create row."""
+    return msgspec.json.encode(
+        {
+            "model_id": created.model_id,
+            "generation": created.generation,
+            "first_version": created.first_version,
+            "spec": created.spec.to_dict(),
+            "fingerprint": created.fingerprint,
+            "origin": created.origin,
+        }
+    )
 
 
 def read_created(connection: apsw.Connection, path: Path) -> Created:
     """Return what a journal is of.
 
     Raises:
-        DataDirError: it is of another format, or has no create row.
+        DataDirError: it is of another format, has no create row, or that one is damaged.
     """
-    if read_meta(connection, "format") != FORMAT:
-        raise DataDirError(f"{path}: format", str(FORMAT), read_meta(connection, "format"))
-    found = connection.execute("SELECT payload FROM journal WHERE kind = 'create'").fetchone()
-    if found is None:
+    # Without its checksum: another format may have none.
+    found = connection.execute("SELECT value FROM meta WHERE name = 'format'").fetchone()
+    if found is None or found[0] != msgspec.json.encode(FORMAT):
+        raise DataDirError(f"{path}: format", str(FORMAT), found and found[0])
+    rows = control_rows(connection, path, "create")
+    if not rows:
         raise DataDirError(str(path), "a create row", "none")
-    body = msgspec.json.decode(cast("bytes", found[0]))
+    _, body = rows[0]
     return Created(
         body["model_id"],
         body["generation"],
         body["first_version"],
         ModelSpec.from_dict(body["spec"]),
+        body["fingerprint"],
+        body["origin"],
     )
 
 
+def control_rows(
+    connection: apsw.Connection, path: Path, kind: str, newest: int = -1
+) -> list[tuple[int, Any]]:
+    """Return (lsn, content) of the CONTROL rows of a kind, in order.
+
+    Args:
+        connection: to the database.
+        path: of it, for messages.
+        kind: of the rows.
+        newest: only so many of the newest; -1 is all.
+
+    Raises:
+        DataDirError: a row does not match its digest.
+    """
+    found = connection.execute(
+        # As bytes, as everywhere: damaged text need not be any.
+        "SELECT lsn, CAST(payload AS BLOB), digest FROM journal"
+        " WHERE kind = ? ORDER BY lsn DESC LIMIT ?",
+        (kind, newest),
+    ).fetchall()
+    rows = []
+    for lsn, payload, digest in cast("list[tuple[int, bytes, bytes]]", found):
+        if row_digest(lsn, kind, payload) != digest:
+            raise DataDirError(f"{path}: row {lsn}", "its recorded SHA-256", "another", DAMAGED)
+        rows.append((lsn, msgspec.json.decode(payload)))
+    return rows[::-1]
+
+
 def read_meta(connection: apsw.Connection, name: str) -> Any:
-    """Return a stored value by name; None when there is none."""
-    found = connection.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
-    return None if found is None else msgspec.json.decode(cast("bytes", found[0]))
+    """Return a stored value by name; None when there is none.
+
+    Raises:
+        DataDirError: it is not what was written.
+    """
+    found = connection.execute("SELECT * FROM meta WHERE name = ?", (name,)).fetchone()
+    if found is None:
+        return None
+    check(f"journal.db: meta {name!r}", *found)
+    return msgspec.json.decode(cast("bytes", found[1]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import secrets
 import shutil
@@ -13,11 +12,20 @@ import apsw
 
 from jormungandr.durable import sync_folder
 from jormungandr.errors import DataDirError
+from jormungandr.failpoints import reached
 from jormungandr.service.database import Created
+from jormungandr.service.fingerprint import fingerprint
 from jormungandr.service.journal import Journal
+from jormungandr.service.lock import Lock
+from jormungandr.service.recovery import check_end
+from jormungandr.service.verification import check_model
+from jormungandr.service.wal_check import check_wal
 from jormungandr.spec import ModelSpec
 
-__all__ = ["DataDir", "read_token"]
+__all__ = ["LEARNED", "DataDir", "read_token"]
+
+#: Folders of a model that go with it.
+LEARNED = ("policies", "checkpoints")
 
 
 class DataDir:
@@ -34,20 +42,9 @@ class DataDir:
         self.path = path
         try:
             (path / "models").mkdir(parents=True, exist_ok=True)
-            self._lock = (path / "LOCK").open("w")
+            self.lock = Lock(path)
         except OSError as error:
             raise DataDirError(str(path), "a directory that can be written", error) from None
-        try:
-            # Held by the open file: the kernel frees it however this process ends.
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self._lock.close()
-            raise DataDirError(
-                str(path),
-                "no other server",
-                "one that holds its LOCK",
-                "stop it, or use another one",
-            ) from None
         for junk in (path / "models").glob(".*"):
             shutil.rmtree(junk)  # a creation that was cut short was never acknowledged
 
@@ -55,10 +52,16 @@ class DataDir:
         """Open every journal there is, in order of folder names.
 
         Raises:
-            DataDirError: one cannot be opened; nothing is skipped silently.
+            DataDirError: one cannot be opened, or is older than what was made from it; nothing is
+                skipped silently.
         """
         folders = sorted(p for p in (self.path / "models").iterdir() if p.is_dir())
-        return [(folder, _open(folder / "journal.db")) for folder in folders]
+        if not self.lock.in_place:
+            # A copy: made while a server wrote, it may be of no single moment.
+            for folder in folders:
+                _check_copy(folder)
+            self.lock.settle()
+        return [(folder, _open(folder)) for folder in folders]
 
     def create(
         self, model_id: str, generation: int, first_version: int, spec: ModelSpec
@@ -69,22 +72,43 @@ class DataDir:
         building = models / f".{folder.name}"
         shutil.rmtree(building, ignore_errors=True)  # of an attempt that failed
         building.mkdir()
-        created = Created(model_id, generation, first_version, spec)
+        made_by = fingerprint(spec.threads)
+        created = Created(model_id, generation, first_version, spec, made_by)
         Journal(building / "journal.db", created).close()
+        reached("create.journal")
         building.rename(folder)
+        reached("create.renamed")
         sync_folder(models)
+        reached("create.done")
         return folder, Journal(folder / "journal.db")
 
     def close(self) -> None:
         """Free the lock."""
-        self._lock.close()
+        self.lock.close()
 
 
-def _open(path: Path) -> Journal:
+def _check_copy(folder: Path) -> None:
+    """Refuse a copied model that is not whole."""
+    check_wal(folder / "journal.db")
+    for finding in check_model(folder):
+        if finding.status == "damage":
+            remedy = "this directory is a copy; `jormungandr backup` makes one of a running server"
+            where = str(folder.parent.parent / finding.where)
+            raise DataDirError(where, "no damage", finding.text, remedy)
+
+
+def _open(folder: Path) -> Journal:
+    path = folder / "journal.db"
     try:
-        return Journal(path)
-    except apsw.Error as error:
+        journal = Journal(path)
+    except (apsw.Error, UnicodeDecodeError) as error:
         raise DataDirError(str(path), "a journal", error) from None
+    if journal.deleted() is None:
+        check_end(folder, journal.counters.data_lsn)
+    else:  # a deletion that was cut short
+        for name in LEARNED:
+            shutil.rmtree(folder / name, ignore_errors=True)
+    return journal
 
 
 def read_token(path: Path) -> str:

@@ -9,7 +9,11 @@ from typing import Any
 
 from jormungandr.errors import DataDirError, Draining, InvalidValue, ModelConflict, ModelUnknown
 from jormungandr.service.datadir import DataDir
+from jormungandr.service.journal import Journal
 from jormungandr.service.model import Model
+from jormungandr.service.process import PARK_AFTER
+from jormungandr.service.retention import Keeping
+from jormungandr.service.space import FREE_SPACE_FLOOR, FreeSpace
 from jormungandr.spec import MODEL_ID, ModelSpec
 
 __all__ = ["Gateway"]
@@ -20,10 +24,21 @@ class Gateway:
 
     Args:
         data_dir: where everything is kept.
+        free_space_floor: bytes below which no data is taken; 0 sets no floor.
+        park_after: seconds of idleness after which the learner process of a model ends.
+        keeping: how much is kept of each model.
     """
 
-    def __init__(self, data_dir: Path) -> None:
-        self._data_dir = data_dir
+    def __init__(
+        self,
+        data_dir: Path,
+        *,
+        free_space_floor: int = FREE_SPACE_FLOOR,
+        park_after: float = PARK_AFTER,
+        keeping: Keeping = Keeping(),  # noqa: B008 - frozen
+    ) -> None:
+        self._data_dir, self._park_after, self._keeping = data_dir, park_after, keeping
+        self._space = FreeSpace(data_dir, free_space_floor)
         self._models: dict[str, Model] = {}
         #: Of deleted and living models: the last generation, and the highest version ever
         #: published.
@@ -54,8 +69,11 @@ class Gateway:
                     str(folder), f"one living generation of {created.model_id!r}", "another one too"
                 )
             self._past[created.model_id] = (max(generation, created.generation), version)
-            self._models[created.model_id] = Model(folder, journal)
+            self._models[created.model_id] = self._model(folder, journal)
         self.state = "ready"
+
+    def _model(self, folder: Path, journal: Journal) -> Model:
+        return Model(folder, journal, self._space, self._keeping, park_after=self._park_after)
 
     async def stop(self) -> None:
         """Refuse what is new, finish the rest, write checkpoints, and let go of the directory."""
@@ -89,6 +107,7 @@ class Gateway:
         Raises:
             InvalidValue: an id or a spec that is not acceptable.
             ModelConflict: it exists with another specification.
+            StorageFull: there is no room for one more.
         """
         if MODEL_ID.fullmatch(model_id) is None:
             raise InvalidValue("model_id", f"to match {MODEL_ID.pattern}", repr(model_id))
@@ -107,12 +126,13 @@ class Gateway:
                     )
                 return False, existing
             resolved = ModelSpec.from_dict(spec)
+            self._space.check()
             generation, highest = self._past.get(model_id, (0, -1))
             folder, journal = await asyncio.get_running_loop().run_in_executor(
                 None, self._directory.create, model_id, generation + 1, highest + 1, resolved
             )
             self._past[model_id] = (generation + 1, highest)
-            self._models[model_id] = Model(folder, journal)
+            self._models[model_id] = self._model(folder, journal)
             return True, self._models[model_id]
 
     async def delete(self, model_id: str) -> None:

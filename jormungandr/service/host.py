@@ -1,8 +1,9 @@
 """The learner process of one model: read the journal, apply, publish, checkpoint.
 
-Started by the gateway with ``python -m jormungandr.service.host FOLDER FD``. It owns nothing that
-is not in the journal or a checkpoint: killed at any moment, the next one catches up to the same
-bits.
+Started by the gateway with ``python -m jormungandr.service.host FOLDER CHANNEL HEARTBEAT GATEWAY
+BUDGET``: two descriptors, the gateway's process id, and the `recovery_budget` in seconds. It owns
+nothing that is not in the journal or a checkpoint: killed at any moment, the next one catches up to
+the same bits.
 """
 
 from __future__ import annotations
@@ -11,21 +12,29 @@ import contextlib
 import fcntl
 import logging
 import os
-import shutil
+import select
 import signal
 import socket
 import sys
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
 import msgspec
 
 from jormungandr.errors import CheckpointError, DataDirError
+from jormungandr.failpoints import reached
+from jormungandr.rows import SkippedRow
 from jormungandr.service.channel import Channel, Closed
 from jormungandr.service.database import Created
+from jormungandr.service.fingerprint import fingerprint
+from jormungandr.service.heartbeat import Heartbeat
+from jormungandr.service.keeper import RECOVERY_BUDGET, Keeper
+from jormungandr.service.lineage import enter
 from jormungandr.service.reader import JournalReader
-from jormungandr.service.recovery import checkpoints, recover
+from jormungandr.service.recovery import recover
 
 log = logging.getLogger("jormungandr.host")
 
@@ -33,13 +42,12 @@ log = logging.getLogger("jormungandr.host")
 PUBLISH_INTERVAL = 0.05
 #: Shortest time between two reports of a busy learner, in seconds.
 REPORT_INTERVAL = 0.1
-#: Seconds of updates that a restart may have to redo before a checkpoint is written.
-RECOVERY_BUDGET = 20.0
+#: Longest time between two heartbeats of a learner that waits, in seconds.
+BEAT_INTERVAL = 0.5
 #: Seconds to wait for an earlier learner of the same folder to end.
 LOCK_TIMEOUT = 20.0
 #: Rows read per SELECT.
 ROWS = 64
-KEEP_CHECKPOINTS = 2
 
 
 class Host:
@@ -49,30 +57,47 @@ class Host:
         folder: of the model: journal.db, checkpoints/.
         created: what the journal's first row says.
         channel: to the gateway.
+        heartbeat: that the gateway watches.
+        recovery_budget: seconds of work that a restart may have to redo.
     """
 
-    def __init__(self, folder: Path, created: Created, channel: Channel) -> None:
-        self._folder, self._channel = folder, channel
+    def __init__(
+        self,
+        folder: Path,
+        created: Created,
+        channel: Channel,
+        heartbeat: Heartbeat,
+        recovery_budget: float = RECOVERY_BUDGET,
+    ) -> None:
+        self._created, self._channel, self._heartbeat = created, channel, heartbeat
+        heartbeat.beat("recovering")
         self._reader = JournalReader(folder / "journal.db")
-        self._core = recover(folder, created)
-        self._stopping = False
+        self._core = recover(folder, self._reader)
+        self._lineages = self._reader.lineages()
+        self._keeper = Keeper(folder, self._core, recovery_budget, time.monotonic)
+        self._stopping = self._parking = False
         self._credit = True  # whether the gateway has dealt with the last policy sent
         self._sent_version = -1
         self._sent_at = self._reported_at = 0.0
         self._reported_evaluation = -1
-        self._work = 0.0  # seconds of applying since the last checkpoint
-        self._checkpoint_lsn = self._core.progress.lsn
-        self._checkpoint_error: str | None = None
 
     def run(self) -> None:
         """Serve until told to stop, or until the gateway is gone."""
+        self._heartbeat.beat("publishing")
         self._report()
+        self._begin_lineage()
         while not self._stopping:
             rows = self._reader.rows(self._core.progress.lsn, ROWS)
             for row in rows:
                 began = time.monotonic()
-                self._core.apply(row, self._after_update)
-                self._work += time.monotonic() - began
+                self._heartbeat.beat("applying", row.lsn)
+                if not isinstance(row, SkippedRow):
+                    reached("apply.begin", row.lsn)
+                self._core.apply(row, self._after_update, self._heartbeat.beat)
+                self._heartbeat.beat("applying", 0)
+                reached("apply.row")
+                self._keeper.worked(time.monotonic() - began)
+                enter(self._core, self._lineages)
                 self._poll(0)
                 if self._told_to_stop():
                     break
@@ -81,23 +106,57 @@ class Host:
                     self._report()
             if not rows:
                 self._drained()
+                if self._parking:
+                    break
+                # A row that was committed after the last SELECT rings the bell: nothing is missed.
+                self._wait("idle")
         self._checkpoint()
         self._report()
 
+    def _begin_lineage(self) -> None:
+        """Go on under a number of its own where this machine is not the one of the last policies.
+
+        The gateway chooses the number and journals it; it is read from there.
+        """
+        mine, recorded = fingerprint(self._created.spec.threads), self._created.fingerprint
+        if self._lineages:
+            recorded = self._lineages[-1].fingerprint
+        if not recorded or recorded == mine:
+            return
+        log.warning("this machine computes otherwise than the one before: a new lineage begins")
+        self._channel.send(
+            {
+                "type": "lineage",
+                "fingerprint": mine,
+                "applied_lsn": self._core.progress.lsn,
+                "version": self._core.policy_version + 1,
+            }
+        )
+        known = len(self._lineages)
+        while len(self._lineages) == known and not self._stopping:
+            self._wait("publishing")
+            self._lineages = self._reader.lineages()
+        enter(self._core, self._lineages)
+
     def _drained(self) -> None:
-        """Publish what is newest, report, and sleep until something comes."""
+        """Publish what is newest, and report."""
         version = self._core.served_version
         while self._sent_version != version and not self._stopping:
             if self._credit:
                 self._publish()
             else:
-                self._poll(None)
+                self._wait("publishing")
         self._checkpoint_if_due()
         self._report()
-        # A row that was committed after the last SELECT rings the bell: nothing is missed.
-        self._poll(None)
+
+    def _wait(self, phase: str) -> None:
+        """Sleep until something comes."""
+        self._heartbeat.beat(phase)
+        while not self._poll(BEAT_INTERVAL):
+            self._heartbeat.beat()
 
     def _after_update(self) -> None:
+        reached("apply.update")
         self._poll(0)
         if self._credit and time.monotonic() - self._sent_at > PUBLISH_INTERVAL:
             self._publish()
@@ -106,6 +165,7 @@ class Host:
         snapshot = self._core.snapshot()
         if snapshot.version == self._sent_version:
             return
+        self._heartbeat.beat("publishing")
         self._channel.send(
             {
                 "type": "policy",
@@ -130,49 +190,40 @@ class Host:
                 "info": self._core.info(),
                 "metrics": self._core.metrics(),
                 "evaluations": [msgspec.to_builtins(e) for e in fresh],
-                "checkpoint_error": self._checkpoint_error,
+                "checkpoint_error": self._keeper.error,
             }
         )
         self._reported_at = time.monotonic()
 
-    def _poll(self, timeout: float | None) -> None:
-        """Handle messages; with a timeout of None, wait for one."""
+    def _poll(self, timeout: float) -> bool:
+        """Handle messages, waiting for the first; return whether there was one."""
         message = self._channel.receive(timeout)
+        some = message is not None
         while message is not None:
             kind = message["type"]
             if kind == "published":
                 self._credit = True
             elif kind == "stop":
                 self._stopping = True
+            elif kind == "park":
+                self._parking = True  # once every row that is there is applied
             elif kind == "checkpoint":
-                self._work = RECOVERY_BUDGET  # written at the next row end
+                self._keeper.ask()
+            elif kind == "release":
+                self._keeper.ask(again=True)
             message = self._channel.receive(0)
+        return some
 
     def _told_to_stop(self) -> bool:
         return self._stopping
 
     def _checkpoint_if_due(self) -> None:
-        if self._work >= RECOVERY_BUDGET:
+        if self._keeper.due:
             self._checkpoint()
 
     def _checkpoint(self) -> None:
-        """Write the state at a row end, unless it is written already or is that of a new model."""
-        lsn = self._core.progress.lsn
-        self._work = 0.0
-        if lsn in (0, self._checkpoint_lsn):
-            return
-        folder = self._folder / "checkpoints"
-        try:
-            folder.mkdir(exist_ok=True)
-            self._core.save(folder / f"{lsn:020d}")
-        except OSError as error:
-            # The journal has everything: a restart takes longer, and nothing is lost.
-            self._checkpoint_error = str(error)
-            log.error("checkpoint not written: %s", error)
-            return
-        self._checkpoint_lsn, self._checkpoint_error = lsn, None
-        for old in checkpoints(self._folder)[:-KEEP_CHECKPOINTS]:
-            shutil.rmtree(old)
+        self._heartbeat.beat("checkpointing")
+        self._keeper.write()
 
 
 def _die_with_parent() -> None:
@@ -185,7 +236,15 @@ def _die_with_parent() -> None:
     libc.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
-def _take(lock: IO[str]) -> bool:
+def _end_with(sock: socket.socket) -> None:
+    """End this process, whatever it is doing, when the other end of a socket is closed."""
+    poll = select.poll()
+    poll.register(sock, 0)  # a hang-up is told without being asked for
+    poll.poll()
+    os._exit(0)
+
+
+def _take(lock: IO[str], waiting: Callable[[], None] = lambda: None) -> bool:
     """Take the folder's lock; the learner of a gateway that was killed has a moment to end."""
     end = time.monotonic() + LOCK_TIMEOUT
     while True:
@@ -194,34 +253,50 @@ def _take(lock: IO[str]) -> bool:
         except OSError:
             if time.monotonic() > end:
                 return False
+            waiting()
             time.sleep(0.05)
         else:
             return True
 
 
+def _in_words(error: Exception) -> str:
+    short = f"{type(error).__name__}: {error}".partition("\n")[0]
+    # Torch tells of it with an error of another class.
+    without = isinstance(error, MemoryError) or "allocate memory" in str(error)
+    return f"out of memory ({short})" if without else short
+
+
 def main(arguments: list[str]) -> int:
     """Run the learner process; return its exit status."""
-    folder, fd = Path(arguments[0]), int(arguments[1])
+    folder, (fd, heart, gateway) = Path(arguments[0]), map(int, arguments[1:4])
+    recovery_budget = float(arguments[4])
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
-    parent = os.getppid()
     _die_with_parent()
-    if os.getppid() != parent:
+    if os.getppid() != gateway:  # it ended before this process could ask to end with it
         return 0
     with contextlib.suppress(OSError):
         os.nice(5)  # inference goes before learning
-    channel = Channel(socket.socket(fileno=fd))
+    heartbeat = Heartbeat(heart)
+    sock = socket.socket(fileno=fd)
+    threading.Thread(target=_end_with, args=(sock,), daemon=True).start()
+    channel = Channel(sock, heartbeat.beat)
     lock = (folder / "learner.lock").open("w")
-    if not _take(lock):
-        channel.send({"type": "failed", "error": f"{folder}: another learner runs"})
+    if not _take(lock, heartbeat.beat):
+        channel.send({"type": "ending", "error": f"{folder}: another learner runs"})
         return 1
     try:
         created = JournalReader(folder / "journal.db").created()
-        Host(folder, created, channel).run()
+        Host(folder, created, channel, heartbeat, recovery_budget).run()
     except Closed:
         return 0
     except (DataDirError, CheckpointError) as error:
         with contextlib.suppress(Closed):
             channel.send({"type": "failed", "error": str(error)})
+        return 1
+    except Exception as error:
+        log.exception("the learner ends")
+        with contextlib.suppress(Exception):  # where that is still possible
+            channel.send({"type": "ending", "error": _in_words(error)})
         return 1
     return 0
 

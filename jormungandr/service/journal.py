@@ -8,8 +8,6 @@ time.
 from __future__ import annotations
 
 import contextlib
-import logging
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -17,11 +15,10 @@ from typing import Any, cast
 
 import apsw
 import msgspec
-import numpy as np
 
-from jormungandr.columns import TRAIN
 from jormungandr.durable import sync_folder
 from jormungandr.errors import DataDirError, StorageFull
+from jormungandr.failpoints import reached
 from jormungandr.ledger import (
     Block,
     Counters,
@@ -32,30 +29,38 @@ from jormungandr.ledger import (
     Pending,
     block_from_bytes,
 )
-from jormungandr.rows import ACCEPTED, Row, TransitionsRow, encode_row
+from jormungandr.rows import Row, encode_row
 from jormungandr.rows import row_digest as digest_of
 from jormungandr.service.database import (
+    DAMAGED,
     FORMAT,
     SCHEMA,
     Control,
     Created,
+    LineageRow,
+    SkipRow,
     VersionRow,
+    check,
+    checksum,
     connect,
+    control_rows,
+    encode_created,
     make_durable,
     read_created,
     read_meta,
 )
+from jormungandr.service.mover import WalMover, end_process
+from jormungandr.service.summary import summary
+from jormungandr.service.wal_check import check_wal
 
 __all__ = ["Journal"]
-
-log = logging.getLogger("jormungandr")
 
 #: More labels than one commit can hold.
 POSITIONS = 1 << 22
 #: Ledger blocks and episodes held in memory.
 CACHE = 20_000
-#: WAL pages after which its content is moved to the database file.
-WAL_PAGES = 4_000
+#: Rows dropped at most in one transaction.
+DROPPED = 1_024
 
 
 class Journal:
@@ -73,8 +78,11 @@ class Journal:
         self.path = path
         flags = apsw.SQLITE_OPEN_READWRITE
         new = created is not None
+        if not new:
+            check_wal(path)
         self._writer = connect(path, flags | (apsw.SQLITE_OPEN_CREATE if new else 0))
         make_durable(self._writer)
+        self._wal = WalMover(path)
         if created is not None:
             self._create(created)
         else:
@@ -83,38 +91,30 @@ class Journal:
             done = self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
             if done is None or done[0] != 0:
                 raise DataDirError(str(path), "a journal that nobody else has open", "one in use")
+            reached("recovery.wal")
+        self._writer.set_wal_hook(self._committed)
         self._reader = connect(path, apsw.SQLITE_OPEN_READONLY)
         self.created = read_created(self._reader, path)
         self._counters = Counters(**read_meta(self._reader, "counters"))
         self._episodes: dict[Key, Episode] = {}
         self._blocks: dict[tuple[Key, int], Block] = {}
-        self._pendings: dict[Identity, Pending] = {
-            (a, e, t): Pending(label, since)
-            for a, e, t, label, since in self._reader.execute(
-                "SELECT actor, episode, timestep, label, since FROM pending_label ORDER BY position"
-            )
-        }
+        self._pendings: dict[Identity, Pending] = {}
+        for row in self._reader.execute("SELECT * FROM pending_label ORDER BY position"):
+            a, e, t, waiting, since, *_ = cast("tuple[str, str, int, int, int, int, int]", row)
+            check(f"{path}: pending_label of {(a, e, t)}", *row)
+            self._pendings[a, e, t] = Pending(waiting, since)
 
     def _create(self, created: Created) -> None:
-        payload = msgspec.json.encode(
-            {
-                "model_id": created.model_id,
-                "generation": created.generation,
-                "first_version": created.first_version,
-                "spec": created.spec.to_dict(),
-            }
-        )
         with self._guarded(), self._transaction():
             self._writer.execute(SCHEMA)
             self._write_meta("format", FORMAT)
             self._write_meta("counters", asdict(Counters(lsn=1)))
-            self._write_control(1, "create", payload)
+            self._write_control(1, "create", encode_created(created))
         sync_folder(self.path.parent)
 
     def _write_meta(self, name: str, value: Any) -> None:
-        self._writer.execute(
-            "INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, msgspec.json.encode(value))
-        )
+        row = (name, msgspec.json.encode(value))
+        self._writer.execute("INSERT OR REPLACE INTO meta VALUES (?, ?, ?)", (*row, checksum(*row)))
 
     # -- the ledger's store ---------------------------------------------------------------------
 
@@ -127,26 +127,24 @@ class Journal:
         """Return what is known of an episode."""
         found = self._episodes.get(key)
         if found is None:
-            row = self._reader.execute(
-                "SELECT split, splits, ended, last FROM episode WHERE actor = ? AND episode = ?",
-                key,
-            ).fetchone()
+            row = self._read("SELECT * FROM episode WHERE actor = ? AND episode = ?", *key)
             if row is None:
                 return None
-            found = self._episodes[key] = Episode(*cast("tuple[int, int, int, int]", row))
+            check(f"{self.path}: episode of {key}", *row)
+            found = self._episodes[key] = Episode(*cast("tuple[int, int, int, int]", row[2:6]))
         return found
 
     def block(self, key: Key, number: int) -> Block | None:
         """Return one block of an episode."""
         found = self._blocks.get((key, number))
         if found is None:
-            row = self._reader.execute(
-                "SELECT slots FROM ledger WHERE actor = ? AND episode = ? AND block = ?",
-                (*key, number),
-            ).fetchone()
+            row = self._read(
+                "SELECT * FROM ledger WHERE actor = ? AND episode = ? AND block = ?", *key, number
+            )
             if row is None:
                 return None
-            found = self._blocks[key, number] = block_from_bytes(cast("bytes", row[0]))
+            check(f"{self.path}: ledger of {(*key, number)}", *row)
+            found = self._blocks[key, number] = block_from_bytes(cast("bytes", row[3]))
         return found
 
     def pending(self, identity: Identity) -> Pending | None:
@@ -156,6 +154,12 @@ class Journal:
     def pending_oldest(self) -> Iterator[tuple[Identity, Pending]]:
         """Iterate over waiting labels, oldest first."""
         return iter(self._pendings.items())
+
+    def _read(self, statement: str, *values: str | int) -> Any:
+        try:
+            return self._reader.execute(statement, values).fetchone()
+        except (apsw.CorruptError, apsw.NotADBError, UnicodeDecodeError) as error:
+            raise DataDirError(str(self.path), "a whole database", error, DAMAGED) from None
 
     # -- writing --------------------------------------------------------------------------------
 
@@ -170,6 +174,7 @@ class Journal:
         Raises:
             StorageFull: the disk is full; nothing of the group was kept.
         """
+        reached("commit.before")
         with self._guarded(), self._transaction():
             for row in rows:
                 self._write_row(row)
@@ -178,6 +183,8 @@ class Journal:
                 payload = msgspec.json.encode(asdict(control))
                 self._write_control(draft.counters.lsn, control.kind, payload)
             self._write_ledger(draft)
+            reached("commit.written")
+        reached("commit.durable")
 
     def merged(self, draft: Draft) -> None:
         """Take a committed draft into the cache."""
@@ -208,40 +215,50 @@ class Journal:
                 self._writer.execute(f"DELETE FROM {table}")
             self._write_meta("counters", asdict(draft.counters))
         self._counters = draft.counters
+        # Nobody will use the freed pages again: the next generation has a database of its own.
+        with contextlib.suppress(StorageFull, apsw.BusyError), self._guarded(), self._wal.writing:
+            self._writer.execute("VACUUM")
+
+    def drop_rows(self, upto: int, size: int) -> int:
+        """Drop the oldest data rows in one small transaction; their ledger stays.
+
+        On the writer's thread, like `commit`.
+
+        Args:
+            upto: position of the last row that may go.
+            size: bytes of payload after which it is enough.
+
+        Returns:
+            How many rows went.
+
+        Raises:
+            StorageFull: the disk is full; nothing went.
+        """
+        where = "lsn > ? AND lsn <= ? AND kind IN ('transitions', 'labels')"
+        first = int(read_meta(self._writer, "dropped") or 0)
+        found = self._writer.execute(
+            f"SELECT lsn, length(payload) FROM journal WHERE {where} ORDER BY lsn LIMIT ?",
+            (first, upto, DROPPED),
+        ).fetchall()
+        count, total = 0, 0
+        for _, length in cast("list[tuple[int, int]]", found):
+            if total >= size:
+                break
+            count, total = count + 1, total + length
+        if count:
+            reached("retention.before")
+            last = cast("int", found[count - 1][0])
+            with self._guarded(), self._transaction():
+                self._writer.execute(f"DELETE FROM journal WHERE {where}", (first, last))
+                self._write_meta("dropped", last)
+            reached("retention.after")
+        return count
 
     def _write_row(self, row: Row) -> None:
         payload = encode_row(row)
-        values: dict[str, Any] = {"train": 0, "validation": 0, "stale": 0, "labels": 0}
-        if isinstance(row, TransitionsRow):
-            c, accepted = row.columns, row.outcome == ACCEPTED
-            train = int(np.count_nonzero(accepted & (c.split == TRAIN)))
-            values |= {
-                "train": train,
-                "validation": int(np.count_nonzero(accepted)) - train,
-                "stale": int(np.count_nonzero(~accepted)),
-                "labels": int(np.count_nonzero(c.label >= 0)),
-                "actors": sorted({c.actors[k] for k in np.unique(c.actor)}),
-                "low": int(c.policy_version.min()),
-                "high": int(c.policy_version.max()),
-            }
-        else:
-            actors = sorted({identity[0] for identity in row.identities})
-            values |= {"labels": len(row.label), "actors": actors}
         self._writer.execute(
             "INSERT INTO journal VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (
-                row.lsn,
-                row.kind,
-                payload,
-                digest_of(row.lsn, row.kind, payload),
-                values["train"],
-                values["validation"],
-                values["stale"],
-                values["labels"],
-                msgspec.json.encode(values["actors"]).decode(),
-                values.get("low"),
-                values.get("high"),
-            ),
+            (row.lsn, row.kind, payload, digest_of(row.lsn, row.kind, payload), *summary(row)),
         )
 
     def _write_control(self, lsn: int, kind: str, payload: bytes) -> None:
@@ -252,12 +269,15 @@ class Journal:
 
     def _write_ledger(self, draft: Draft) -> None:
         self._writer.executemany(
-            "INSERT OR REPLACE INTO episode VALUES (?, ?, ?, ?, ?, ?)",
-            ((*key, *episode) for key, episode in draft.episodes.items()),
+            "INSERT OR REPLACE INTO episode VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (_checked(*key, *episode) for key, episode in draft.episodes.items()),
         )
         self._writer.executemany(
-            "INSERT OR REPLACE INTO ledger VALUES (?, ?, ?, ?)",
-            ((*key, number, block.tobytes()) for (key, number), block in draft.blocks.items()),
+            "INSERT OR REPLACE INTO ledger VALUES (?, ?, ?, ?, ?)",
+            (
+                _checked(*key, number, block.tobytes())
+                for (key, number), block in draft.blocks.items()
+            ),
         )
         for position, (identity, waiting) in enumerate(draft.pendings.items()):
             if waiting is None:
@@ -268,64 +288,116 @@ class Journal:
             else:
                 # The position keeps the order of arrival across restarts.
                 self._writer.execute(
-                    "INSERT OR REPLACE INTO pending_label VALUES (?, ?, ?, ?, ?, ?)",
-                    (*identity, *waiting, draft.counters.lsn * POSITIONS + position),
+                    "INSERT OR REPLACE INTO pending_label VALUES (?, ?, ?, ?, ?, ?, ?)",
+                    _checked(*identity, *waiting, draft.counters.lsn * POSITIONS + position),
                 )
         self._write_meta("counters", asdict(draft.counters))
 
     @contextlib.contextmanager
     def _guarded(self) -> Iterator[None]:
-        """Turn a full disk into our error, and end the process when a sync has failed.
-
-        After a failed sync nobody knows what is on the disk, and asking again would lie: the kernel
-        has marked the pages clean. Recovery after a restart reads what is there.
-        """
+        """Turn a full disk into our error, and end the process when a sync has failed."""
         try:
             yield
-        except apsw.FullError as error:
+        except apsw.CorruptError as error:
+            raise DataDirError(str(self.path), "a whole database", error, DAMAGED) from None
+        except (apsw.FullError, apsw.IOError) as error:
+            # No room for the index of the WAL comes as an error of input and output.
+            code = getattr(error, "extendedresult", None)
+            if isinstance(error, apsw.IOError) and code != apsw.SQLITE_IOERR_SHMSIZE:
+                end_process(self.path, error)
             remedy = "free some; nothing was kept"
             raise StorageFull("journal", "room on the disk", error, remedy) from None
-        except apsw.IOError as error:
-            log.critical("journal %s: %s; exiting", self.path, error)
-            os._exit(74)
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
-        self._writer.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-            self._writer.execute("COMMIT")
-        except BaseException:
-            if self._writer.in_transaction:
-                self._writer.execute("ROLLBACK")
-            raise
+        with self._wal.writing:
+            self._writer.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._writer.execute("COMMIT")
+            except BaseException:
+                if self._writer.in_transaction:
+                    self._writer.execute("ROLLBACK")
+                raise
 
-    def move_wal(self) -> None:
-        """Move the WAL's content to the database file when it has grown; on the writer's thread."""
-        wal = Path(f"{self.path}-wal")
-        if wal.exists() and wal.stat().st_size > WAL_PAGES * 4096:
-            with self._guarded():
-                self._writer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+    def _committed(self, _: apsw.Connection, __: str, pages: int) -> int:
+        self._wal.committed(pages)
+        return apsw.SQLITE_OK
+
+    def seal(self) -> None:
+        """Write a commit that holds nothing: behind it, damage to the last one is seen as such.
+
+        Without it that one could be one that a power cut tore; see `wal_check`.
+
+        Raises:
+            StorageFull: the disk is full.
+        """
+        with self._guarded(), self._transaction():
+            self._write_meta("seal", self._counters.lsn)
 
     # -- reading --------------------------------------------------------------------------------
 
+    def used_bytes(self) -> int:
+        """Return the bytes of the database's pages that hold something; freed ones are used again.
+
+        Of what is committed; that some of it is in the WAL still does not matter.
+        """
+        pages, free, size = (
+            cast("tuple[int]", self._read(f"PRAGMA {name}"))[0]
+            for name in ("page_count", "freelist_count", "page_size")
+        )
+        return (pages - free) * size
+
+    def first(self) -> int:
+        """Return the position from which on every data row is kept."""
+        return int(read_meta(self._reader, "dropped") or 0) + 1
+
+    def payload_bytes(self, after: int, upto: int) -> int:
+        """Return the bytes of the data rows after a position, up to another."""
+        (total,) = self._read(
+            "SELECT coalesce(sum(length(payload)), 0) FROM journal"
+            " WHERE lsn > ? AND lsn <= ? AND kind IN ('transitions', 'labels')",
+            after,
+            upto,
+        )
+        return int(total)
+
+    def lineages(self) -> list[LineageRow]:
+        """Return the lineages so far, in the order in which they began."""
+        rows = control_rows(self._reader, self.path, LineageRow.kind)
+        return [LineageRow(**content) for _, content in rows]
+
     def versions(self, newest: int = 10_000) -> list[VersionRow]:
         """Return up to so many of the newest published versions, oldest of them first."""
-        rows = self._reader.execute(
-            "SELECT payload FROM journal WHERE kind = 'version' ORDER BY lsn DESC LIMIT ?",
-            (newest,),
-        ).fetchall()
-        decoded = [VersionRow(**msgspec.json.decode(cast("bytes", row[0]))) for row in rows]
-        return decoded[::-1]
+        rows = control_rows(self._reader, self.path, "version", newest)
+        return [VersionRow(**content) for _, content in rows]
+
+    def skips(self) -> list[SkipRow]:
+        """Return what sets data rows aside, oldest first."""
+        rows = control_rows(self._reader, self.path, SkipRow.kind)
+        return [SkipRow(**content) for _, content in rows]
+
+    def accepted_train(self, lsn: int) -> int | None:
+        """Return the training transitions accepted with a data row; None when it is none."""
+        found = self._reader.execute(
+            "SELECT accepted_train FROM journal"
+            " WHERE lsn = ? AND kind IN ('transitions', 'labels')",
+            (lsn,),
+        ).fetchone()
+        return None if found is None else int(cast("int", found[0]))
 
     def deleted(self) -> int | None:
         """Return the highest version ever published if the model was deleted, else None."""
-        found = self._reader.execute("SELECT payload FROM journal WHERE kind = 'delete'").fetchone()
-        if found is None:
-            return None
-        return int(msgspec.json.decode(cast("bytes", found[0]))["highest_version"])
+        found = control_rows(self._reader, self.path, "delete")
+        return int(found[-1][1]["highest_version"]) if found else None
 
     def close(self) -> None:
-        """Close both connections."""
+        """Close every connection."""
+        self._wal.close()
         self._reader.close()
         self._writer.close()
+
+
+def _checked(*columns: str | int | bytes) -> tuple[str | int | bytes, ...]:
+    """Return the columns of a row with their checksum."""
+    return (*columns, checksum(*columns))

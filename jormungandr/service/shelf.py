@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from hashlib import sha256
 from pathlib import Path
 
 from jormungandr.durable import sync_folder, write_synced
 from jormungandr.errors import CheckpointError
+from jormungandr.failpoints import reached
 from jormungandr.policy import PolicySnapshot
 
 __all__ = ["PolicyShelf"]
@@ -44,26 +46,32 @@ class PolicyShelf:
         path = self._folder / f"{version:020d}.safetensors"
         temporary = path.with_suffix(".tmp")
         write_synced(temporary, data)
+        reached("publish.written")
         temporary.rename(path)
         sync_folder(self._folder)
         for old in self.paths()[:-KEEP_POLICIES]:
             old.unlink(missing_ok=True)
 
-    def newest(self, recorded: Mapping[int, str]) -> PolicySnapshot | None:
+    def newest(
+        self, recorded: Mapping[int, str], files: Mapping[int, str]
+    ) -> PolicySnapshot | None:
         """Return the newest policy that is as it was recorded.
 
         Args:
             recorded: version to digest, from the journal.
+            files: version to SHA-256 of its file.
         """
         for path in reversed(self.paths()):
             if int(path.stem) not in recorded:
                 continue
             try:
-                policy = PolicySnapshot.from_bytes(path.read_bytes())
+                data = path.read_bytes()
+                policy = PolicySnapshot.from_bytes(data)
             except CheckpointError as error:
                 log.error("%s: %s", path, error)
                 continue
-            if policy.digest() == recorded[int(path.stem)]:
+            version = int(path.stem)
+            if (policy.digest(), sha256(data).hexdigest()) == (recorded[version], files[version]):
                 return policy
             log.error("%s: its digest is not the recorded one", path)
         return None

@@ -28,9 +28,11 @@ from tests.service.serving import (
 class NoProcess:
     """Stands for a learner process: it is told things, and does nothing."""
 
-    error, pid = None, None
+    pid = 1
 
-    def __init__(self, folder: Path, threads: int, on_message: Callable[..., Any]) -> None:
+    def __init__(
+        self, folder: Path, threads: int, on_message: Callable[..., Any], **_: Any
+    ) -> None:
         self.state = "idle"
         self.heard: list[str] = []
 
@@ -41,6 +43,10 @@ class NoProcess:
     def send(self, kind: str) -> None:
         """Remember what it was told."""
         self.heard.append(kind)
+
+    def report(self) -> dict[str, Any]:
+        """Say how it is."""
+        return {"state": self.state, "error": None, "pid": None, "ends": 0}
 
     def progressed(self) -> None:
         """Nothing to forgive."""
@@ -88,24 +94,24 @@ class App:
 
 
 @pytest.fixture(scope="session")
-def open_app() -> Callable[[Path], Any]:
-    """A context manager over a data directory: the application on it."""
+def open_app() -> Callable[..., Any]:
+    """A context manager over a data directory: the application on it, made with options."""
 
     class Opened:
-        def __init__(self, path: Path) -> None:
-            self._path, self._patch = path, pytest.MonkeyPatch()
+        def __init__(self, path: Path, **options: Any) -> None:
+            self._path, self._options, self._patch = path, options, pytest.MonkeyPatch()
 
         def __enter__(self) -> App:
             gateways: list[Gateway] = []
 
             class Seen(Gateway):
-                def __init__(self, data_dir: Path) -> None:
-                    super().__init__(data_dir)
+                def __init__(self, *arguments: Any, **options: Any) -> None:
+                    super().__init__(*arguments, **options)
                     gateways.append(self)
 
             self._patch.setattr(app_module, "Gateway", Seen)
             self._patch.setattr(model_module, "LearnerProcess", NoProcess)
-            self._memory = memory(self._path)
+            self._memory = memory(self._path, **self._options)
             return App(self._memory.__enter__(), gateways[0], self._path)
 
         def __exit__(self, *error: Any) -> None:

@@ -129,9 +129,9 @@ class InMemory:
 
 
 @contextlib.contextmanager
-def memory(data_dir: Path) -> Iterator[TestClient]:
+def memory(data_dir: Path, **options: Any) -> Iterator[TestClient]:
     """Run the application on a data directory, in this process."""
-    with TestClient(create_app(data_dir, token=TOKEN)) as http:
+    with TestClient(create_app(data_dir, token=TOKEN, **options)) as http:
         yield http
 
 

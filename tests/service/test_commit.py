@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +13,8 @@ import pytest
 
 from jormungandr import Learner
 from jormungandr.errors import Backlog, Draining, StorageFull
+from jormungandr.service import app as app_module
+from jormungandr.service import commits as commits_module
 from jormungandr.service.journal import Journal
 from jormungandr.service.reader import JournalReader
 from tests.service.serving import QUIET, SPEC, experience, identity, state_message, until
@@ -145,6 +148,99 @@ def test_refusal_does_not_touch_its_group(
     assert bad.result().json()["error"]["code"] == "identity_conflict"
 
 
+@pytest.mark.parametrize("same_group", [True, False])
+def test_same_identities_on_a_full_disk(
+    app: Any, model: Any, held: Held, pool: ThreadPoolExecutor, same_group: bool
+) -> None:
+    """Equal requests, in one group or one behind the other, both hear that there was no room."""
+    first = ROWS if not same_group else experience(1, 1, actor_id="blocker")
+    blocker = pool.submit(app.connect("m", patience=0).add, first)
+    until(lambda: held.begun, "a commit")
+    many = [*ROWS, *experience(60, 20, actor_id="many")]
+    equal = [pool.submit(app.connect("m", patience=0).add, many) for _ in range(2)]
+    until(lambda: model.commits.waiting == 2, "a queue of two")
+    limit(model, 0)
+    held.open.set()
+
+    assert blocker.exception(60) is None or isinstance(blocker.exception(), StorageFull)
+    assert [type(answer.exception(60)) for answer in equal] == [StorageFull] * 2
+    limit(model, None)
+    receipt = app.connect("m").add(many)
+    assert receipt.accepted + receipt.duplicate == len(many)
+    assert receipt.accepted >= len(many) - len(ROWS)
+
+
+def test_group_is_bounded_by_its_transitions(
+    app: Any, model: Any, held: Held, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A group that has enough of them takes no further request, whatever waits."""
+    monkeypatch.setattr(commits_module, "GROUP_ITEMS", 10)
+    blocker = pool.submit(app.connect("m").add, experience(1, 1, actor_id="blocker"))
+    until(lambda: held.begun, "a commit")
+    answers = [
+        pool.submit(app.connect("m").add, experience(1, 4, actor_id=f"a{n}")) for n in range(7)
+    ]
+    until(lambda: model.commits.waiting == 7, "a queue of seven")
+    held.open.set()
+
+    assert sum(answer.result(60).accepted for answer in answers) == 28
+    assert blocker.result(60).accepted == 1
+    assert held.begun == [1, 3, 3, 1]
+
+
+def test_the_loop_goes_on_while_a_group_is_admitted(
+    app: Any, model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between two large requests of a group the event loop has its turn."""
+    turns: list[int] = []
+
+    async def admit_in_one_group() -> None:
+        now = 0
+
+        async def count() -> None:
+            nonlocal now
+            while True:
+                now += 1
+                await asyncio.sleep(0)
+
+        def admit(_: Any) -> Any:
+            turns.append(now)
+            return None, ()
+
+        counting = asyncio.create_task(count())
+        submit = model.commits.submit
+        await asyncio.gather(*(submit(admit, items=commits_module.TURN) for _ in range(3)))
+        await asyncio.gather(*(submit(admit, items=1) for _ in range(3)))
+        counting.cancel()
+
+    app.run(admit_in_one_group)
+    large, small = turns[:3], turns[3:]
+    assert large[0] < large[1] < large[2]
+    assert len(set(small)) == 1
+
+
+def test_large_bodies_are_decoded_beside_the_loop(
+    app: Any, model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Decoding and checking a large body leaves the loop to others; a small one is not worth it."""
+    threads = []
+    checked = app_module.columns
+
+    def columns(*arguments: Any) -> Any:
+        threads.append(threading.current_thread().name)
+        return checked(*arguments)
+
+    monkeypatch.setattr(app_module, "columns", columns)
+    app.connect("m").add(ROWS)
+    assert app.connect("m").add(experience(5, 100, actor_id="large")).accepted == 500
+    bad = [*experience(5, 100, actor_id="bad"), {"timestep": -1}]
+    response = app.request("POST", "/v1/models/m/experience/add", {"transitions": bad})
+
+    assert [name.startswith("decode") for name in threads] == [False, True, True]
+    assert response.status_code == 422
+    assert "transitions[500]" in response.json()["error"]["where"]
+
+
 def test_duplicate_is_answered_without_a_commit(app: Any, held: Held) -> None:
     """What is durable already needs no sync."""
     held.open.set()
@@ -228,6 +324,60 @@ def test_client_repeats_until_there_is_room(app: Any, model: Any, pool: ThreadPo
 
 def _last_error(app: Any, many: list[Any]) -> str:
     return str(app.request("POST", "/v1/models/m/experience/add", {"transitions": many}).text)
+
+
+def test_free_space_floor(app: Any, model: Any) -> None:
+    """Below the floor what is new is refused, what is known is answered, and all else goes on."""
+    client = app.connect("m", patience=0)
+    client.add(ROWS)
+    before, space = client.info(), app.gateway._space
+    space._floor = 1 << 60
+    for path, body in (
+        ("m/experience/add", {"transitions": [*ROWS, *experience(1, 1, actor_id="b")]}),
+        ("m/labels/add", {"labels": [{**identity("a", "e9", 0), "label": 1}]}),
+        ("", {"model_id": "n", "spec": QUIET}),
+    ):
+        response = app.request("POST", f"/v1/models/{path}".rstrip("/"), body)
+        assert (response.status_code, response.json()["error"]["code"]) == (503, "storage_full")
+        assert response.headers["retry-after"] == "1"
+    assert client.add(ROWS).duplicate == 4
+    assert client.act([[0, 0]]).policy_version == 0
+    assert app.http.get("/v1/health/ready").status_code == 200
+    after = client.info()
+    assert [w.partition(":")[0] for w in after["warnings"]] == ["storage_full"]
+    assert {**after, "warnings": []} == before
+
+    space._floor = 0
+    assert client.add([*ROWS, *experience(1, 1, actor_id="b")]).accepted == 1
+    assert client.info()["warnings"] == []
+
+
+def test_deletion_below_the_floor(app: Any, model: Any) -> None:
+    """What makes room is not refused for want of it."""
+    app.connect("m").add(ROWS)
+    app.gateway._space._floor = 1 << 60
+
+    assert app.request("DELETE", "/v1/models/m").status_code == 204
+
+
+def test_policies_wait_below_the_floor(
+    app: Any, model: Any, pool: ThreadPoolExecutor, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A policy that has no room is not served, and is once there is room."""
+    learner = Learner(QUIET)
+    learner.add(ROWS)
+    learner.update(3)
+    space = app.gateway._space
+    space._floor = 1 << 60
+    publishing = pool.submit(app.publish, "m", learner, 2)
+    until(lambda: "policy 3 not recorded" in caplog.text, "a policy that waits")
+    assert app.connect("m").act([[0, 0]]).policy_version == 0
+    assert not publishing.done()
+    assert sorted(path.stem for path in model.shelf.paths()) == [f"{0:020d}"]
+    space._floor = 0
+
+    publishing.result(60)
+    assert app.connect("m").act([[0, 0]]).policy_version == 3
 
 
 # -- other ways for a request to end ------------------------------------------------------------

@@ -21,6 +21,7 @@ from jormungandr.ledger import Draft
 from jormungandr.service import host as module
 from jormungandr.service.channel import Channel, Closed
 from jormungandr.service.database import Created
+from jormungandr.service.heartbeat import Heartbeat
 from jormungandr.service.host import Host
 from jormungandr.service.journal import Journal
 from jormungandr.spec import ModelSpec
@@ -55,11 +56,12 @@ def write(folder: Path, rows: list[Any], batch: int = 4) -> int:
 class Gateway:
     """A host that runs in a thread, and the gateway's end of its channel."""
 
-    def __init__(self, folder: Path, pool: ThreadPoolExecutor) -> None:
+    def __init__(self, folder: Path, pool: ThreadPoolExecutor, **options: Any) -> None:
         ours, theirs = socket.socketpair()
         self._sockets = (ours, theirs)
         self._channel = Channel(ours)
-        self.host = Host(folder, CREATED, Channel(theirs))
+        self.heartbeat = Heartbeat.create()
+        self.host = Host(folder, CREATED, Channel(theirs), self.heartbeat, **options)
         self.done: Future[None] = pool.submit(self._run, theirs)
 
     def _run(self, theirs: socket.socket) -> None:
@@ -105,13 +107,13 @@ class Gateway:
 
 
 @pytest.fixture
-def start(folder: Path) -> Iterator[Callable[[], Gateway]]:
+def start(folder: Path) -> Iterator[Callable[..., Gateway]]:
     """Starts hosts on the model's folder, one after the other."""
     started: list[Gateway] = []
     with ThreadPoolExecutor() as pool:
 
-        def build() -> Gateway:
-            started.append(Gateway(folder, pool))
+        def build(**options: Any) -> Gateway:
+            started.append(Gateway(folder, pool, **options))
             return started[-1]
 
         yield build
@@ -273,13 +275,10 @@ def test_two_are_kept(start: Any, folder: Path) -> None:
     assert checkpoints(folder) == [str(lsn) for lsn in ends[-2:]]
 
 
-def test_checkpoint_when_redoing_would_take_long(
-    start: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_checkpoint_when_redoing_would_take_long(start: Any, folder: Path) -> None:
     """A checkpoint is written at a row's end once there is enough work to lose."""
-    monkeypatch.setattr(module, "RECOVERY_BUDGET", 1e-9)
     lsn = write(folder, ROWS)
-    gateway = start()
+    gateway = start(recovery_budget=1e-9)
     gateway.report(lsn)
 
     assert checkpoints(folder)[-1] == str(lsn)
@@ -353,9 +352,8 @@ def test_checkpoint_that_finds_no_room(
         save(core, path)
 
     monkeypatch.setattr(Core, "save", no_room)
-    monkeypatch.setattr(module, "RECOVERY_BUDGET", 1e-9)
     lsn = write(folder, ROWS)
-    gateway = start()
+    gateway = start(recovery_budget=1e-9)
     assert "No space left" in gateway.report(lsn)["checkpoint_error"]
     assert checkpoints(folder) == []
     full[0] = False
@@ -437,3 +435,66 @@ def test_checkpoint_that_cannot_be_written(start: Any, folder: Path) -> None:
 
     assert last["info"]["applied_lsn"] == lsn
     assert "checkpoints" in last["checkpoint_error"]
+
+
+# -- what the gateway watches -------------------------------------------------------------------
+
+
+def test_signs_of_life(start: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The heartbeat says what it does and with which row, and goes on while it sleeps."""
+    monkeypatch.setattr(module, "BEAT_INTERVAL", 0.01)
+    phases: list[tuple[str | None, int | None]] = []
+    beat = Heartbeat.beat
+
+    def watched(self: Heartbeat, phase: str | None = None, lsn: int | None = None) -> None:
+        beat(self, phase, lsn)
+        if phase is not None and (not phases or phases[-1] != (phase, self.lsn)):
+            phases.append((phase, self.lsn))
+
+    monkeypatch.setattr(Heartbeat, "beat", watched)
+    lsn = write(folder, ROWS, batch=len(ROWS))
+    gateway = start()
+    gateway.report(lsn)
+    while gateway.heartbeat.phase != "idle":
+        gateway._channel.receive(0.01)
+        gateway.send("published")
+    before = gateway.heartbeat.counter
+    while gateway.heartbeat.counter < before + 3:
+        gateway._channel.receive(0.01)
+    stop(gateway)
+
+    assert phases[0] == ("recovering", 0)
+    assert {phase for phase, at in phases if at == lsn} >= {"applying", "updating", "evaluating"}
+    assert {phase for phase, at in phases if at == 0} >= {"idle", "checkpointing", "publishing"}
+    assert {at for _, at in phases} == {0, lsn}
+
+
+def test_waiting_for_the_lock_is_a_sign_of_life(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder's lock is waited for with beats, so that the watchdog has patience too."""
+    monkeypatch.setattr(module, "LOCK_TIMEOUT", 0.1)
+    beats: list[int] = []
+    with (folder / "lock").open("w") as first, (folder / "lock").open("w") as second:
+        assert module._take(first)
+        assert not module._take(second, lambda: beats.append(1))
+
+    assert beats
+
+
+def test_parked_when_all_is_read(start: Any, folder: Path) -> None:
+    """Told to park, it applies and publishes whatever there is, writes a checkpoint, and ends."""
+    gateway = start()
+    gateway.policy()
+    gateway.report(0)
+    lsn = write(folder, ROWS)
+    gateway.send("park")
+    last = gateway.report(lsn)
+    with pytest.raises(Closed):
+        while (message := gateway._channel.receive(DEADLINE)) is not None:
+            if message["type"] == "policy":
+                gateway.send("published")
+
+    assert last["info"]["applied_lsn"] == lsn
+    assert gateway.host._sent_version == reference().policy_version
+    assert checkpoints(folder) == [str(lsn)]

@@ -171,7 +171,7 @@ def test_delete(app: Any) -> None:
 
 def test_create_after_delete(app: Any) -> None:
     """A new generation starts empty, and its version numbers go on past all of the old ones."""
-    create(app, "m", QUIET)
+    create(app, "m", SPEC)
     client = app.connect("m")
     client.add(experience(1, 3))
     learner = Learner(SPEC)
@@ -193,7 +193,9 @@ def test_versions_go_on_after_a_restart(open_app: Any, tmp_path: Path) -> None:
     with open_app(tmp_path) as app:
         for _ in range(2):
             create(app, "m", QUIET)
-            app.publish("m", Learner(QUIET, first_version=app.model("m").published_version))
+            model = app.model("m")
+            versions = {"generation": model.generation, "first_version": model.published_version}
+            app.publish("m", Learner(QUIET, **versions))
             app.connect("m").delete()
     with open_app(tmp_path) as app:
         assert app.request("GET", "/v1/models").json() == {"models": []}

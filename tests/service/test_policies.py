@@ -12,6 +12,7 @@ from jormungandr import Learner
 from jormungandr.errors import PolicyNotReady
 from jormungandr.service import model as module
 from jormungandr.service import shelf as shelf_module
+from jormungandr.service.channel import Garbage
 from jormungandr.service.journal import Journal
 from tests.service.serving import SPEC, experience, policy_message, state_message
 
@@ -122,10 +123,11 @@ def test_other_bits_under_a_recorded_version(
 
 
 def test_damaged_message(created: Any, learners: list[Learner]) -> None:
-    """Bytes that are no policy are not served; the learner goes on."""
+    """Bytes that are no policy are not served, and whoever sent them is told from a learner."""
     created.publish("m", learners[0])
     message = policy_message(learners[1].snapshot())
-    created.run(created.model("m")._on_message, {**message, "bytes": message["bytes"][:-9]})
+    with pytest.raises(Garbage):
+        created.run(created.model("m")._on_message, {**message, "bytes": message["bytes"][:-9]})
 
     assert (served(created), recorded(created)) == (0, [0])
     created.publish("m", learners[2])

@@ -8,16 +8,19 @@ import shutil
 import socket
 import struct
 import sys
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from jormungandr.service import channel, watchdog
 from jormungandr.service import process as module
-from jormungandr.service.channel import LIMIT, AsyncChannel, Channel, Closed
+from jormungandr.service.channel import LIMIT, AsyncChannel, Channel, Closed, Garbage
 from jormungandr.service.process import RESTARTS, LearnerProcess
 from tests.service.serving import DEADLINE
 
@@ -76,19 +79,22 @@ def test_no_message_in_time(pair: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "data",
+    ("data", "error"),
     [
-        b"",
-        b"\x05\x00\x00\x00abc",
-        b"\x01\x00\x00\x00\xc1",
-        b"\x01\x00\x00\x00\x90",
-        b"\x01\x00\x00\x00\x80",
-        struct.pack("<I", LIMIT + 1),
+        (b"", Closed),
+        (b"\x05\x00\x00\x00abc", Closed),
+        (b"\x01\x00\x00\x00\xc1", Garbage),
+        (b"\x02\x00\x00\x00\xa1\xff", Garbage),
+        (struct.pack("<I", 100_000) + b"\x91" * 100_000, Garbage),
+        (b"\x01\x00\x00\x00\x90", Garbage),
+        (b"\x01\x00\x00\x00\x80", Garbage),
+        (b"\x07\x00\x00\x00\x81\xa4type\x01", Garbage),
+        (struct.pack("<I", LIMIT + 1), Garbage),
     ],
-    ids=["end", "cut", "no MessagePack", "a list", "no type", "huge"],
+    ids=["end", "cut", "no MessagePack", "no text", "deep", "list", "no type", "type 1", "huge"],
 )
-def test_nonsense_is_an_end(pair: Any, data: bytes) -> None:
-    """Whatever is no message is the end of the channel, on the gateway's side."""
+def test_nonsense(pair: Any, data: bytes, error: type[Exception]) -> None:
+    """Whatever is no message is told from the end of the channel, on the gateway's side."""
     ours, theirs = pair
 
     async def listen() -> None:
@@ -100,8 +106,45 @@ def test_nonsense_is_an_end(pair: Any, data: bytes) -> None:
         finally:
             gateway.close()
 
-    with pytest.raises(Closed):
+    with pytest.raises(error):
         asyncio.run(listen())
+
+
+def test_a_message_that_is_not_finished(pair: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A learner that stops in the middle of a message is not waited for without end."""
+    monkeypatch.setattr(channel, "REST_TIMEOUT", 0.05)
+    ours, theirs = pair
+
+    async def listen() -> None:
+        gateway = await AsyncChannel.over(ours)
+        theirs.sendall(struct.pack("<I", 100) + b"abc")
+        try:
+            await asyncio.wait_for(gateway.receive(), DEADLINE)
+        finally:
+            gateway.close()
+
+    with pytest.raises(Garbage, match="a part of 100 bytes, and not the rest"):
+        asyncio.run(listen())
+
+
+def test_no_room_to_send_in(pair: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A learner whose gateway does not read for a while waits for it, and says that it does."""
+    monkeypatch.setattr(channel, "ROOM_WAIT", 0.01)
+    ours, theirs = pair
+    waited: list[int] = []
+    full = threading.Event()
+
+    def waiting() -> None:
+        waited.append(1)
+        if len(waited) == 3:
+            full.set()
+
+    message = {"type": "state", "padding": "x" * 3_000_000}
+    with ThreadPoolExecutor(1) as pool:
+        sent = pool.submit(Channel(theirs, waiting).send, message)
+        assert full.wait(DEADLINE)
+        assert Channel(ours).receive(DEADLINE) == message
+        sent.result(DEADLINE)
 
 
 def test_other_side_gone(pair: Any) -> None:
@@ -122,8 +165,7 @@ def test_other_side_gone(pair: Any) -> None:
 @pytest.fixture
 def child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Puts a shell script in the place of the learner process, and lets no time pass between."""
-    sleep = asyncio.sleep
-    monkeypatch.setattr(module.asyncio, "sleep", lambda _: sleep(0))
+    monkeypatch.setattr(module, "BACKOFF", 0.0)
 
     def put(script: str) -> None:
         path = tmp_path / "child"
@@ -138,6 +180,16 @@ async def ignore(message: dict[str, Any]) -> None:
     """Do nothing with a message."""
 
 
+async def no_row(lsn: int, reason: str) -> bool:
+    """Set no row aside."""
+    return False
+
+
+def learner(folder: Path, threads: int = 1, **options: Any) -> LearnerProcess:
+    """Return the process of a model without rows."""
+    return LearnerProcess(folder, threads, ignore, **{"on_row": no_row, **options})
+
+
 async def reached(process: LearnerProcess, state: str) -> None:
     """Wait until a process is in a state."""
     async with asyncio.timeout(DEADLINE):
@@ -150,7 +202,7 @@ def test_child_that_cannot_live(child: Any, tmp_path: Path) -> None:
     child(f"echo once >> {tmp_path}/starts; exit 3")
 
     async def watch() -> LearnerProcess:
-        process = LearnerProcess(tmp_path, 1, ignore)
+        process = learner(tmp_path)
         assert (process.state, process.pid) == ("idle", None)
         process.start()
         process.start()
@@ -159,9 +211,95 @@ def test_child_that_cannot_live(child: Any, tmp_path: Path) -> None:
         return process
 
     process = asyncio.run(watch())
-    assert process.error == f"the learner ended {RESTARTS} times in a row"
+    assert process.report()["last_end"] == "exit status 3"
     assert (tmp_path / "starts").read_text() == "once\n" * RESTARTS
-    assert process.pid is None
+    assert (process.pid, process.report()["ends"]) == (None, RESTARTS)
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        ("exit 0", "exit status 0"),
+        ("exit 3", "exit status 3"),
+        ("kill -SEGV $$", "killed by SIGSEGV"),
+        ("kill -KILL $$", "killed by SIGKILL, perhaps out of memory"),
+    ],
+)
+def test_reason_of_the_end(child: Any, tmp_path: Path, script: str, reason: str) -> None:
+    """A learner that is given up says what its last end was."""
+    child(script)
+
+    async def watch() -> str | None:
+        process = learner(tmp_path)
+        process.start()
+        await reached(process, "failed")
+        return process.error
+
+    assert asyncio.run(watch()) == (
+        f"the learner ended {RESTARTS} times in a row, last: {reason};"
+        " it is tried again when a row comes after 300 s"
+    )
+
+
+def test_another_try(child: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A learner that was given up is tried again when a row comes, after a pause and not before."""
+    child(f"echo once >> {tmp_path}/starts; exit 3")
+
+    async def watch() -> None:
+        process = learner(tmp_path)
+        process.start()
+        await reached(process, "failed")
+        process.start()
+        await asyncio.sleep(0)
+        assert process.state == "failed"
+        monkeypatch.setattr(process, "_retry_at", 0.0)
+        process.start()
+        await asyncio.sleep(0)
+        assert process.state == "starting"
+        await reached(process, "failed")
+
+    asyncio.run(watch())
+    assert (tmp_path / "starts").read_text() == "once\n" * 2 * RESTARTS
+
+
+def test_silent_child(child: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A learner that never shows a sign of life is killed, again and again, and given up."""
+    monkeypatch.setitem(watchdog.DEADLINES, "importing", 0.1)
+    monkeypatch.setattr(module, "RESTARTS", 2)
+    child(f"echo once >> {tmp_path}/starts; exec sleep 600")
+
+    async def watch() -> tuple[str | None, str | None]:
+        process = learner(tmp_path)
+        process.start()
+        seen: set[str] = set()
+        async with asyncio.timeout(DEADLINE):
+            while process.state != "failed":
+                seen.add(process.state)
+                await asyncio.sleep(0)
+        assert seen == {"starting", "hung", "restarting"}
+        return process.error, process.report()["last_end"]
+
+    error, last = asyncio.run(watch())
+    assert last == "hung: no sign of life for 0.1 s while importing"
+    assert error is not None
+    assert last in error
+    assert (tmp_path / "starts").read_text() == "once\n" * 2
+
+
+def test_child_that_closes_the_channel_and_stays(
+    child: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A learner that cannot be talked to any more does not go on alone."""
+    monkeypatch.setattr(module, "EXIT_TIMEOUT", 0.05)
+    monkeypatch.setattr(module, "RESTARTS", 1)
+    child('eval "exec $5>&-"; exec sleep 600')
+
+    async def watch() -> None:
+        process = learner(tmp_path)
+        process.start()
+        await reached(process, "failed")
+
+    asyncio.run(watch())
 
 
 def test_child_gets_its_threads(child: Any, tmp_path: Path) -> None:
@@ -171,7 +309,7 @@ def test_child_gets_its_threads(child: Any, tmp_path: Path) -> None:
     )
 
     async def watch() -> None:
-        process = LearnerProcess(tmp_path, 3, ignore)
+        process = learner(tmp_path, 3)
         process.start()
         await reached(process, "failed")
         await process.stop()
@@ -188,7 +326,7 @@ def test_stop_of_a_child_that_does_not_listen(
     child("exec sleep 600")
 
     async def watch() -> LearnerProcess:
-        process = LearnerProcess(tmp_path, 1, ignore)
+        process = learner(tmp_path)
         process.start()
         await asyncio.sleep(0)
         pid = process.pid
@@ -204,7 +342,7 @@ def test_stop_before_the_start(tmp_path: Path) -> None:
     """A model that is stopped before it ever started a learner starts none after."""
 
     async def watch() -> LearnerProcess:
-        process = LearnerProcess(tmp_path, 1, ignore)
+        process = learner(tmp_path)
         await process.stop()
         process.start()
         await asyncio.sleep(0)
@@ -225,15 +363,15 @@ def test_stop_while_the_channel_is_made(
     over = AsyncChannel.over
 
     async def watch() -> None:
-        process = LearnerProcess(tmp_path, 1, ignore)
+        process = learner(tmp_path)
         entered, leave = asyncio.Event(), asyncio.Event()
 
         class Late(AsyncChannel):
             @classmethod
-            async def over(cls, sock: socket.socket) -> AsyncChannel:
+            async def over(cls, sock: socket.socket, limit: int = LIMIT) -> AsyncChannel:
                 entered.set()
                 await leave.wait()
-                return await over(sock)
+                return await over(sock, limit)
 
         monkeypatch.setattr(module, "AsyncChannel", Late)
         process.start()
@@ -261,7 +399,7 @@ def test_child_that_cannot_be_made(
     monkeypatch.setattr(module.subprocess, "Popen", fork)
 
     async def watch() -> LearnerProcess:
-        process = LearnerProcess(tmp_path, 1, ignore)
+        process = learner(tmp_path)
         process.start()
         await reached(process, "failed")
         await process.stop()
@@ -269,7 +407,7 @@ def test_child_that_cannot_be_made(
 
     process = asyncio.run(watch())
     assert len(tried) == RESTARTS
-    assert process.error == f"the learner ended {RESTARTS} times in a row"
+    assert process.report()["last_end"] == "not to be started: no more processes"
 
 
 def test_modules_do_not_come_from_the_folder_of_the_start(
@@ -283,7 +421,7 @@ def test_modules_do_not_come_from_the_folder_of_the_start(
     async def watch() -> None:
         folder = tmp_path / "m.1"
         folder.mkdir()
-        process = LearnerProcess(folder, 1, ignore)
+        process = learner(folder)
         monkeypatch.setattr(module, "RESTARTS", 1)  # there is no journal in that folder
         process.start()
         await reached(process, "failed")

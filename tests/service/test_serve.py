@@ -168,8 +168,8 @@ def test_second_server(server: Server) -> None:
 
     assert (status, out) == (1, "")
     assert err == (
-        f"jormungandr serve: {server.data_dir}: expected no other server, got one that holds its"
-        " LOCK; stop it, or use another one\n"
+        f"jormungandr serve: {server.data_dir}: expected no other server, got process"
+        f" {server.process.pid}, which holds its LOCK; stop it, or use another directory\n"
     )
     assert {p: p.stat().st_mtime_ns for p in server.data_dir.rglob("journal.db*")} == before
     with server.connect("m") as endpoint:

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from jormungandr.errors import InvalidType, ShapeMismatch, shown
+
 __all__ = ["count", "joined", "separated", "subset"]
 
 
@@ -42,14 +44,29 @@ def subset(batch: Any, index: NDArray[np.intp]) -> Any:
     Args:
         batch: (B, …), or a dict of such arrays.
         index: which, (B',).
+
+    Raises:
+        ShapeMismatch: a ragged list.
     """
     if isinstance(batch, Mapping):
         return {key: subset(part, index) for key, part in batch.items()}
-    return np.asarray(batch)[index]
+    try:
+        return np.asarray(batch)[index]
+    except ValueError:
+        expected, got = "arrays of one shape", "lists of different lengths"
+        raise ShapeMismatch("observations", expected, got) from None
 
 
 def count(batch: Any) -> int:
-    """Return B."""
-    while isinstance(batch, Mapping):
-        batch = next(iter(batch.values()))
-    return len(batch)
+    """Return B.
+
+    Raises:
+        InvalidType: this is no batch.
+    """
+    first = batch
+    while isinstance(first, Mapping):
+        first = next(iter(first.values()), None)
+    try:
+        return len(first)
+    except TypeError:
+        raise InvalidType("observations", "a batch", shown(batch)) from None

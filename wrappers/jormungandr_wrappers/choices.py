@@ -13,7 +13,7 @@ from gymnasium import spaces
 from numpy.typing import ArrayLike, NDArray
 
 from jormungandr.episode import Choice
-from jormungandr.errors import ActionRange, ShapeMismatch
+from jormungandr.errors import ActionRange, InvalidType, ShapeMismatch, shown
 from jormungandr.protocol import Endpoint, InferenceReply, Split
 from jormungandr_wrappers import batches
 from jormungandr_wrappers.checks import check_actions
@@ -57,11 +57,14 @@ class Choices:
 
         Raises:
             ShapeMismatch: another number of observations.
+            InvalidType: no observations at all, or a `deterministic` that is no flag.
             InvalidValue: the model's actions are not the environment's.
         """
         count, given = len(self._held_out), batches.count(observations)
         if given != count:
             raise ShapeMismatch("observations", f"one per sub-environment ({count})", given)
+        if not isinstance(deterministic, bool | np.bool_ | None):
+            raise InvalidType("deterministic", "true, false or None", shown(deterministic))
         chosen: dict[int, Choice] = {}
         held_out = self._held_out if deterministic is None else np.full(count, deterministic)
         for greedy in (False, True):
@@ -93,7 +96,12 @@ class Choices:
         Raises:
             ActionRange: not B integers.
         """
-        given, count = np.asarray(actions), len(self._held_out)
+        count = len(self._held_out)
+        try:
+            given = np.asarray(actions)
+        except ValueError:
+            got = "lists of different lengths"
+            raise ActionRange("actions", f"{count} action indices", got) from None
         if given.shape != (count,) or given.dtype.kind not in "iu":
             got = f"{given.dtype} of shape {given.shape}"
             raise ActionRange("actions", f"{count} action indices", got)

@@ -19,7 +19,7 @@ from jormungandr.episode import (
     new_run,
     plain,
 )
-from jormungandr.errors import InvalidValue
+from jormungandr.errors import InvalidType, InvalidValue
 from jormungandr.outbox import Outbox
 from jormungandr.protocol import Endpoint, Receipt, Split
 from jormungandr_wrappers.checks import check_actions, check_kind, check_label_key, check_spaces
@@ -184,13 +184,18 @@ class RemoteActor:
 
         Raises:
             InvalidValue: not exactly one of `episodes` and `steps`, or less than 1 of it.
+            InvalidType: another number than an integer of it.
             MissingField: an info has no `label_key` or no `mask_key`.
             JormungandrError: the endpoint's own.
         """
         if (episodes is None) == (steps is None):
             raise InvalidValue("run", "episodes or steps, one of them", f"{episodes} and {steps}")
         for name, value in (("episodes", episodes), ("steps", steps)):
-            if value is not None and value < 1:
+            if value is None:
+                continue
+            if not isinstance(value, int | np.integer) or isinstance(value, bool):
+                raise InvalidType(name, "an integer", value)  # 1.5 would never be reached
+            if value < 1:
                 raise InvalidValue(name, ">= 1", value)
         if deterministic is None:
             deterministic = self.split == "validation"
@@ -241,7 +246,7 @@ class RemoteActor:
         row = now.episode.transition(
             now.observation,
             choice,
-            float(reward),
+            reward,
             after,
             terminated,
             truncated,

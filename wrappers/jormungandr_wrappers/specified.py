@@ -12,7 +12,8 @@ from gymnasium.utils import RecordConstructorArgs
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from jormungandr.errors import InvalidType, InvalidValue
+from jormungandr.episode import copied
+from jormungandr.errors import DtypeMismatch, InvalidType, InvalidValue, ShapeMismatch
 from jormungandr_wrappers.checks import check_kind, check_spaces
 
 if TYPE_CHECKING:
@@ -76,7 +77,11 @@ class SpecifiedEnv(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs)
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Reset the environment; its observation is every frame of the first stack."""
+        """Reset the environment; its observation is every frame of the first stack.
+
+        Raises:
+            ShapeMismatch, DtypeMismatch: of frames to stack, one that is not of its space.
+        """
         observation, info = self.env.reset(seed=seed, options=options)
         if self._depth == 1:
             return observation, info
@@ -88,6 +93,7 @@ class SpecifiedEnv(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs)
 
         Raises:
             gymnasium.error.ResetNeeded: before the first reset.
+            ShapeMismatch, DtypeMismatch: of frames to stack, one that is not of its space.
         """
         if self._depth > 1 and self._stack is None:
             raise ResetNeeded("expected a running episode; call reset() first")
@@ -103,10 +109,20 @@ class SpecifiedEnv(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs)
         return self._stack.copy(), reward, terminated, truncated, info
 
     def _frame(self, observation: Any) -> NDArray[Any]:
-        """Return an observation as one frame, (1, …)."""
+        """Return an observation as one frame, (1, …); refuse what is none of its space."""
         space = self.env.observation_space
         assert isinstance(space, spaces.Box)  # or the specification would stack no frames
-        return np.asarray(observation, dtype=space.dtype)[None]
+        given = np.asarray(copied(observation))
+        if given.shape != space.shape:
+            raise ShapeMismatch("observation", f"{space.shape}, as its space says", given.shape)
+        expected = f"{space.dtype}, as its space says"
+        if given.dtype.kind not in "fiu":
+            raise DtypeMismatch("observation", expected, given.dtype)
+        with np.errstate(invalid="ignore"):  # NaN as an integer, looked at below
+            frame = given.astype(space.dtype)
+        if frame.dtype.kind != "f" and not (frame == given).all():  # 0.5 would be 0, and so 256
+            raise DtypeMismatch("observation", expected, given.dtype)
+        return frame[None]
 
 
 def _check_fits(spec: ModelSpec, env: gymnasium.Env[Any, Any]) -> None:

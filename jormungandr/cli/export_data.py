@@ -1,0 +1,69 @@
+"""``jormungandr export-data``: the transitions of a model as a table, with their provenance."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from jormungandr.errors import InvalidValue
+
+__all__ = ["add_arguments", "run"]
+
+FORMATS = ("parquet", "csv", "jsonl")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of the command."""
+    parser.add_argument(
+        "data_dir", metavar="DIR", type=Path, help="of a service; it may be running"
+    )
+    parser.add_argument("model", metavar="MODEL", help="a model's id, or ID.GENERATION")
+    parser.add_argument("out", metavar="OUT", type=Path, help="file to write")
+    parser.add_argument("--format", choices=FORMATS, help="default: what OUT's name ends with")
+    parser.add_argument(
+        "--after", type=int, default=0, metavar="LSN", help="only rows after this position"
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace a file at OUT")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write the file, whole or not at all; return 0."""
+    from jormungandr.service.flat import Layout
+    from jormungandr.service.stored import StoredModel, find_model
+    from jormungandr.service.tables import open_writer
+
+    out: Path = arguments.out
+    format = arguments.format or out.suffix.removeprefix(".")  # noqa: A001 - the option's word
+    if format not in FORMATS:
+        raise InvalidValue("OUT", f"a name that ends with one of {list(FORMATS)}, or --format", out)
+    if out.exists() and (out.is_dir() or not arguments.overwrite):
+        raise InvalidValue("OUT", "a new file, or --overwrite", out)
+    temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")
+    count, last = 0, arguments.after
+    with StoredModel(find_model(arguments.data_dir, arguments.model)) as stored:
+        created = stored.created
+        about = {
+            "model_id": created.model_id,
+            "generation": created.generation,
+            "spec": created.spec.to_dict(),
+        }
+        try:
+            writer = open_writer(temporary, format, Layout(stored.spec), about)
+            try:
+                for row in stored.transitions(arguments.after):
+                    writer.write(row)
+                    count, last = count + len(row.columns), row.lsn
+            finally:
+                writer.close()
+            temporary.rename(out)
+        except OSError as error:
+            raise InvalidValue("OUT", "a file that can be written", error) from None
+        finally:
+            temporary.unlink(missing_ok=True)
+        first = stored.first
+    name = f"{created.model_id}.{created.generation}"
+    print(f"{count:,} transitions of {name}, up to row {last}, in {out}")
+    if first - 1 > arguments.after:
+        print(f"rows before {first} are no longer in the journal")
+    return 0

@@ -1,0 +1,45 @@
+"""A service of this machine for as long as a command needs one."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from jormungandr.errors import InternalError
+
+__all__ = ["end", "service"]
+
+
+@contextlib.contextmanager
+def service(data_dir: Path) -> Iterator[tuple[str, str]]:
+    """Run ``jormungandr serve`` on a free port; yield its address and token."""
+    from jormungandr.service.datadir import read_token  # what --in-process can do without
+
+    command = [
+        *(sys.executable, "-m", "jormungandr", "serve"),
+        *("--data-dir", str(data_dir), "--port", "0"),
+    ]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None  # it was asked for
+    try:
+        line = process.stdout.readline()
+        if not line.startswith("listening on "):
+            raise InternalError("jormungandr serve", "an address", line or "its end")
+        yield line.removeprefix("listening on ").strip(), read_token(data_dir / "operator-token")
+    finally:
+        process.terminate()
+        end(process)
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    """Wait for a process that has been told to end; kill one that does not."""
+    try:
+        process.wait(timeout=40)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    if process.stdout is not None:
+        process.stdout.close()

@@ -1,0 +1,319 @@
+"""A journal's database against itself: digests, checksums, sums, and the ledger its rows make."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, cast
+
+import apsw
+import msgspec
+import numpy as np
+
+from jormungandr.errors import JormungandrError
+from jormungandr.ledger import Counters, MemoryStore, block_from_bytes
+from jormungandr.rows import LabelsRow, Row, TransitionsRow, decode_row, row_digest
+from jormungandr.service.database import (
+    SCHEMA,
+    Created,
+    LineageRow,
+    SkipRow,
+    VersionRow,
+    check,
+    connect,
+    read_created,
+)
+from jormungandr.service.findings import Finding, damage, gap, proven
+from jormungandr.service.readmission import Readmission, same_rows
+from jormungandr.service.summary import summary
+from jormungandr.spec import ModelSpec
+
+__all__ = ["JournalCheck"]
+
+DATA = (TransitionsRow.kind, LabelsRow.kind)
+CONTROLS: dict[str, Any] = {row.kind: row for row in (VersionRow, SkipRow, LineageRow)}
+NOT_CHECKSUM = "it is not what its checksum was taken of"
+#: The columns of rows, with the types of those that have one.
+ROW = (
+    "SELECT lsn, concat_ws(' ', typeof(kind), typeof(payload), typeof(digest), typeof(actors)),"
+    " CAST(kind AS BLOB), payload, digest, accepted_train, accepted_validation, stale_dropped,"
+    " labels, CAST(actors AS BLOB), min_version, max_version FROM journal ORDER BY lsn"
+)
+#: Findings of one kind that are named one by one.
+NAMED = 20
+
+
+@dataclass
+class JournalCheck:
+    """What is known of a journal after `run`.
+
+    Args:
+        path: of the database as it is opened.
+        immutable: whether nobody writes to it.
+        where: its name in findings.
+    """
+
+    path: Path
+    immutable: bool
+    where: str
+    created: Created | None = None
+    versions: list[VersionRow] = field(default_factory=list)
+    lineages: list[LineageRow] = field(default_factory=list)
+    skips: dict[int, SkipRow] = field(default_factory=dict)
+    deleted: bool = False
+    damaged: bool = False
+    #: Positions of data rows that prove themselves.
+    good: list[int] = field(default_factory=list)
+    #: Positions of rows that do not.
+    bad: list[int] = field(default_factory=list)
+    #: Positions of rows that do not, and were set aside for it.
+    lost: list[int] = field(default_factory=list)
+    #: Accepted training transitions up to each good data row.
+    train: dict[int, int] = field(default_factory=dict)
+    last: int = 0
+    #: Data rows up to here have been dropped to make room.
+    gone: int = 0
+    counters: Counters | None = None
+    #: Whether the last commit is one that holds nothing; see `service.wal_check`.
+    sealed: bool = False
+    _again: Readmission | None = None
+
+    def run(self) -> Iterator[Finding]:
+        """Check everything, and yield what is found."""
+        for finding in self._run():
+            self.damaged |= finding.status == "damage"
+            yield finding
+
+    def _run(self) -> Iterator[Finding]:
+        try:
+            connection = connect(self.path, apsw.SQLITE_OPEN_READONLY, immutable=self.immutable)
+        except apsw.Error as error:
+            yield damage(self.where, f"not a database: {error}")
+            return
+        try:
+            yield from self._structure(connection)
+            self.created = read_created(connection, self.path)
+            yield from self._meta(connection)
+            if self.counters is not None:
+                yield from self._rows(connection)
+                yield from self._ledger(connection)
+        except (apsw.Error, JormungandrError, msgspec.MsgspecError, ValueError) as error:
+            yield damage(self.where, str(error).replace(f"{self.path}: ", ""))
+        finally:
+            connection.close()
+
+    # -- the database ---------------------------------------------------------------------------
+
+    def _structure(self, connection: apsw.Connection) -> Iterator[Finding]:
+        found = [str(row[0]) for row in connection.execute(f"PRAGMA integrity_check({NAMED})")]
+        if found == ["ok"]:
+            yield proven(self.where, "SQLite's integrity check")
+        else:
+            for text in found:
+                yield damage(self.where, f"SQLite: {text}")
+        wanted = connect(Path(":memory:"), apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_MEMORY)
+        wanted.execute(SCHEMA)
+        # As bytes here and below: damaged text need not be any.
+        listing = "SELECT type, name, tbl_name, CAST(sql AS BLOB) FROM sqlite_schema ORDER BY name"
+        if connection.execute(listing).fetchall() != wanted.execute(listing).fetchall():
+            yield damage(self.where, "its tables are not those of a journal")
+        wanted.close()
+
+    def _meta(self, connection: apsw.Connection) -> Iterator[Finding]:
+        values = {}
+        for row in connection.execute("SELECT * FROM meta"):
+            try:
+                check("", *row)
+                values[row[0]] = msgspec.json.decode(cast("bytes", row[1]))
+            except (JormungandrError, msgspec.MsgspecError):
+                yield damage(f"{self.where}: meta {row[0]!r}", NOT_CHECKSUM)
+        self.gone = values.get("dropped", 0)
+        self.sealed = "seal" in values and values["seal"] == values.get("counters", {}).get("lsn")
+        if "counters" in values:
+            self.counters = Counters(**values["counters"])
+        elif not self.damaged:
+            yield damage(f"{self.where}: meta 'counters'", "missing")
+
+    # -- its rows -------------------------------------------------------------------------------
+
+    def _rows(self, connection: apsw.Connection) -> Iterator[Finding]:
+        assert self.created is not None
+        assert self.counters is not None
+        self._again = Readmission(self.created)
+        lsns: list[int] = []
+        for row in connection.execute("SELECT * FROM journal WHERE kind = 'skip' ORDER BY lsn"):
+            if row_digest(*cast("tuple[int, str, bytes]", row[:3])) == row[3]:
+                skip = SkipRow(**msgspec.json.decode(cast("bytes", row[2])))
+                self.skips.setdefault(skip.skipped, skip)
+        for row in connection.execute(ROW):
+            lsn = cast("int", row[0])
+            lsns.append(lsn)
+            fault = self._row(row)
+            if fault is not None:
+                self.bad.append(lsn)
+                yield damage(f"{self.where}: row {lsn}", fault)
+        self.last = lsns[-1] if lsns else 0
+        yield from self._positions(lsns)
+        fallen = [(a, b) for a, b in pairwise(self.versions) if a.version >= b.version]
+        for a, b in fallen:
+            yield damage(f"{self.where}: version {b.version}", f"comes after version {a.version}")
+        if not self.bad:
+            data = f"{len(self.good)} of data" + (", deleted" if self.deleted else "")
+            yield proven(self.where, f"{len(lsns)} rows up to {self.last}, {data}: digests, sums")
+        if self.versions and not fallen:
+            newest = self.versions[-1].version
+            yield proven(self.where, f"{len(self.versions)} policies up to {newest}, in order")
+
+    def _row(self, row: tuple[Any, ...]) -> str | None:
+        """Take in one row; return what is wrong with it."""
+        lsn, types, raw, payload, digest, *columns, actors, low, high = row
+        kind = str(raw or b"", errors="replace")
+        columns += [str(actors or b"", errors="replace"), low, high]
+        if types != "text blob blob text" or row_digest(lsn, kind, payload) != digest:
+            if lsn in self.skips:
+                self.lost.append(lsn)
+                return None
+            return "it is not what its SHA-256 was taken of"
+        if kind in DATA:
+            try:
+                decoded = decode_row(lsn, kind, payload)
+            except (JormungandrError, ValueError, LookupError, TypeError) as error:
+                return f"not to be read: {error!r}"
+            return self._data(decoded, tuple(columns))
+        if tuple(columns) != (0, 0, 0, 0, "[]", None, None):
+            return "a CONTROL row with sums"
+        return self._control(kind, msgspec.json.decode(payload))
+
+    def _control(self, kind: str, content: dict[str, Any]) -> str | None:
+        control = CONTROLS[kind](**content) if kind in CONTROLS else None
+        if isinstance(control, VersionRow):
+            self.versions.append(control)
+        elif isinstance(control, LineageRow):
+            self.lineages.append(control)
+        elif kind == "delete":
+            self.deleted = True
+        elif kind not in ("create", SkipRow.kind):
+            return f"of a kind that is not known, {kind!r}"
+        return None
+
+    @property
+    def whole(self) -> bool:
+        """Whether every data row there ever was is here and proves itself, as far as seen."""
+        return not (self.bad or self.lost or self.gone)
+
+    def _data(self, row: Row, columns: tuple[Any, ...]) -> str | None:
+        if columns != summary(row):
+            return f"its columns say {columns}, and what it holds {summary(row)}"
+        self.good.append(row.lsn)
+        before = self.train[self.good[-2]] if len(self.good) > 1 else 0
+        self.train[row.lsn] = before + columns[0]
+        if self._again is None:
+            return None
+        try:
+            again = self._again.add(row)
+        except JormungandrError as error:
+            return f"it contradicts the rows before it: {error}"
+        if self.whole and not same_rows(row, again):
+            return "its decisions are not those that the rows before it lead to"
+        return None
+
+    def _positions(self, lsns: list[int]) -> Iterator[Finding]:
+        """Check that no row is missing but for a reason."""
+        assert self.counters is not None
+        end = max(self.counters.lsn, self.last)
+        missing = sorted(set(range(1, end + 1)) - set(lsns)) if len(lsns) < end else []
+        if self.deleted:
+            missing = [lsn for lsn in missing if lsn > self.last]
+        copied = self.created is not None and self.created.origin
+        if copied:  # without most of the CONTROL rows of its origin
+            end = self.versions[0].applied_lsn if self.versions else 0
+            missing = [lsn for lsn in missing if lsn > end]
+            yield gap(f"{self.where}: rows up to {end}", f"copied from {copied}: missing or not")
+        for lsn in self.lost + [lsn for lsn in missing if lsn in self.skips]:
+            yield gap(f"{self.where}: row {lsn}", f"set aside: {self.skips[lsn].reason}")
+        lost = [lsn for lsn in missing if lsn not in self.skips and lsn > self.gone]
+        for lsn in lost[:NAMED]:
+            yield damage(f"{self.where}: row {lsn}", "missing")
+        if len(lost) > NAMED:
+            yield damage(f"{self.where}: row {lost[-1]}", f"missing, as {len(lost)} are in all")
+        if self.gone and not self.deleted:
+            yield gap(f"{self.where}: rows up to {self.gone}", "dropped to make room")
+
+    # -- the ledger -----------------------------------------------------------------------------
+
+    def _ledger(self, connection: apsw.Connection) -> Iterator[Finding]:
+        assert self.created is not None
+        assert self.counters is not None
+        assert self._again is not None
+        expected = MemoryStore() if self.deleted else self._again.store
+        before = self.damaged
+        yield from self._compare(connection, expected)
+        last = self.good[-1] if self.good else 0
+        wanted = replace(expected.counters, lsn=self.last, data_lsn=last)
+        if self.deleted:
+            wanted = replace(self.counters, lsn=self.last)
+        if self.whole and self.counters != wanted:
+            got, due = asdict(self.counters), asdict(wanted)
+            wrong = {k: f"{got[k]}, and by the rows {due[k]}" for k in got if got[k] != due[k]}
+            yield damage(f"{self.where}: meta 'counters'", wrong)
+        if self.damaged == before:
+            if not self.whole:
+                text = "its checksums are right; of rows that are not here nothing else says more"
+                yield gap(f"{self.where}: ledger", text)
+            else:
+                known = self.counters.accepted + self.counters.stale_dropped
+                yield proven(f"{self.where}: ledger", f"{known} identities, as the rows say")
+
+    def _compare(self, connection: apsw.Connection, expected: MemoryStore) -> Iterator[Finding]:
+        """Compare each table with what the rows make, as far as they are all there."""
+        whole = self.whole
+        tables: dict[str, tuple[int, dict[Any, Any]]] = {
+            "episode": (2, {key: tuple(e) for key, e in expected.episodes.items()}),
+            "ledger": (3, {(*k, n): b.tobytes() for (k, n), b in expected.blocks.items()}),
+            "pending_label": (3, {i: tuple(p) for i, p in expected.pendings.items()}),
+        }
+        for table, (keys, wanted) in tables.items():
+            order = " ORDER BY position" if table == "pending_label" else ""
+            seen = []
+            for row in connection.execute(f"SELECT * FROM {table}{order}"):
+                key = row[:keys]
+                seen.append(key)
+                where = f"{self.where}: {table} of {key}"
+                try:
+                    check(where, *row)
+                except JormungandrError:
+                    yield damage(where, NOT_CHECKSUM)
+                    continue
+                value: Any = row[keys:-1] if table != "ledger" else row[keys]
+                value = value[:2] if table == "pending_label" else value
+                if whole and wanted.get(key) != value:
+                    yield damage(where, "it is not what the rows say")
+                elif table == "ledger" and not whole and key in wanted:
+                    yield from self._slots(where, wanted[key], value)
+            if whole and seen != list(wanted) and (set(seen) != set(wanted) or order):
+                missing = sorted(set(wanted) - set(seen))
+                text = (
+                    f"{len(missing)} missing, such as {missing[:1]}" if missing else "their order"
+                )
+                yield damage(f"{self.where}: {table}", text)
+        yield from self._splits(connection)
+
+    def _slots(self, where: str, wanted: bytes, got: bytes) -> Iterator[Finding]:
+        """Check what rows that are still here say of a block."""
+        due, have = block_from_bytes(wanted), block_from_bytes(got)
+        known = np.flatnonzero(due["state"])
+        for name in ("digest", "state", "split"):
+            if known[-1] >= len(have) or (due[name][known] != have[name][known]).any():
+                yield damage(where, f"its {name}s are not what the rows say")
+                return
+
+    def _splits(self, connection: apsw.Connection) -> Iterator[Finding]:
+        assert self.created is not None
+        spec: ModelSpec = self.created.spec
+        if spec.split_scope != "episode":
+            return
+        rows = connection.execute("SELECT actor, episode FROM episode WHERE splits = 3")
+        for key in rows.fetchall():
+            yield damage(f"{self.where}: episode of {key}", "it has transitions of both splits")
