@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 PIP_ARGS ?=
 BIN = $(VENV)/bin
+PARALLEL = -n auto --dist worksteal
 SHIPPED = jormungandr jormungandr_envs wrappers/jormungandr_wrappers
 
 .PHONY: demo test check soak setup lint clean
@@ -19,7 +20,7 @@ demo: setup
 	$(BIN)/jormungandr demo
 
 test: setup
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest $(PARALLEL) -m "not slow"
 
 lint: setup
 	$(BIN)/ruff check .
@@ -27,7 +28,7 @@ lint: setup
 	$(BIN)/mypy $(SHIPPED)
 
 check: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(PARALLEL)
 
 # Longer than a check should take: `make soak KILLS=2000 SOAK_ARGS="--seed 7"`.
 KILLS ?= 500

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import struct
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -57,6 +58,9 @@ FORMATS = ("bundle", "torchscript", "onnx", "pt2", "sb3")
 EXPORT_FILE, EXPORT_FORMAT = "export.json", "jormungandr-export-1"
 #: What marks a folder as an export of ours: one that another may take the place of.
 MANIFESTS = {BUNDLE_FILE: BUNDLE_FORMAT, EXPORT_FILE: EXPORT_FORMAT}
+
+#: What `zipfile` raises of a damaged archive, besides built-in errors of several kinds.
+_NO_ZIP = (zipfile.BadZipFile, EOFError, struct.error)
 
 _VECTOR = "its elements in C order, as float32"
 _FLAT = (
@@ -214,7 +218,7 @@ def from_zip(data: bytes) -> dict[str, bytes]:
                 if entry.compress_type != zipfile.ZIP_STORED:  # it could unpack to any size
                     raise CheckpointError("archive", "no compression", f"that of {name!r}")
                 files[name] = archive.read(entry)
-    except (zipfile.BadZipFile, ValueError, NotImplementedError, RuntimeError, OSError) as error:
+    except (*_NO_ZIP, ValueError, NotImplementedError, RuntimeError, OSError) as error:
         raise CheckpointError("archive", "a zip archive", repr(error)) from None
     found = [name for name in MANIFESTS if name in files]
     if len(found) != 1:

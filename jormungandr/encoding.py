@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jormungandr.checks import (
+    INTEGERS,
     NO_LISTS,
     At,
     as_array,
@@ -28,6 +29,7 @@ from jormungandr.checks import (
     refuse_first,
 )
 from jormungandr.errors import (
+    BodyTooLarge,
     DtypeMismatch,
     InvalidType,
     InvalidValue,
@@ -37,7 +39,16 @@ from jormungandr.errors import (
     shown,
 )
 from jormungandr.settings import Observation
-from jormungandr.spaces import Box, DictSpace, Discrete, MultiBinary, MultiDiscrete, Space
+from jormungandr.spaces import (
+    INT64,
+    MOST_AXES,
+    Box,
+    DictSpace,
+    Discrete,
+    MultiBinary,
+    MultiDiscrete,
+    Space,
+)
 from jormungandr.spec import ModelSpec
 
 __all__ = ["count", "encoded", "is_single", "observations"]
@@ -45,7 +56,10 @@ __all__ = ["count", "encoded", "is_single", "observations"]
 Shapes = tuple[tuple[int, ...], ...]
 
 #: A space that is no Dict.
-_ANY = Box(shape=())
+_ANY = Box(shape=(1,))
+
+#: Bytes of a batch that is made of something shorter: an integer becomes as many as its space has.
+LARGEST_BATCH = 1 << 26
 
 
 def observations(values: Any, spec: ModelSpec, where: str = "observations") -> NDArray[Any]:
@@ -128,15 +142,20 @@ def _holds_mappings(values: Any) -> bool:
 
 def count(values: Any, o: Observation) -> int:
     """Return how many observations `observations` would find, before any is looked at."""
-    space = o.described
-    values = _unpacked(values, space, "observations")
-    if is_single(values, o):
+    return 1 if is_single(values, o) else _rows(values, o.described, "observations")
+
+
+def _rows(values: Any, space: Space, where: str) -> int:
+    """Return how long a batch is; of a dict of batches, how long the longest."""
+    values = _unpacked(values, space, where)
+    if isinstance(values, Mapping) and isinstance(space, DictSpace):
+        known = {key: part for key, part in space.spaces.items() if key in values}
+        rows = (_rows(values[key], part, f"{where}.{key}") for key, part in known.items())
+        return max(rows, default=1)
+    try:
+        return len(values)
+    except TypeError:  # no batch at all, which is refused where it is looked at
         return 1
-    while isinstance(values, Mapping) and isinstance(space, DictSpace):
-        known = next(key for key in space.spaces if key in values)  # or it were a single one
-        space = space.spaces[known]
-        values = _unpacked(values[known], space, known)
-    return len(values)
 
 
 def _unpacked(value: Any, space: Space, where: str) -> Any:
@@ -145,10 +164,16 @@ def _unpacked(value: Any, space: Space, where: str) -> Any:
         return value
     if isinstance(space, DictSpace):
         return value
+    shape = value["shape"]
+    axes = isinstance(shape, Sequence) and not isinstance(shape, NO_LISTS)
+    if not axes or not all(is_number(n, INTEGERS) and n >= 0 for n in shape):
+        raise InvalidValue(f"{where}.shape", "a list of numbers >= 0", shown(shape))
+    if not 1 <= len(shape) <= MOST_AXES + 2:  # of a batch of stacked frames
+        raise InvalidValue(f"{where}.shape", f"1..{MOST_AXES + 2} axes", len(shape))
     expected = "the base64 of as many bytes as the shape has elements"
     try:
         data = base64.b64decode(value["uint8"], validate=True)
-        return np.frombuffer(data, dtype=np.uint8).reshape(value["shape"])
+        return np.frombuffer(data, dtype=np.uint8).reshape(shape)
     except (ValueError, TypeError, binascii.Error) as error:
         raise InvalidValue(where, expected, error) from None
 
@@ -172,11 +197,18 @@ def encoded(values: Any, o: Observation, at: At, where: str) -> NDArray[Any]:
         shapes = dict.fromkeys((o.shown_shape, o.stored_shape))
         array = _boxes(values, tuple(shapes), at, where)
         return array.reshape(len(array), *o.stored_shape)
+    if not isinstance(values, np.ndarray) or values.shape[1:] != o.stored_shape:
+        largest = LARGEST_BATCH // (4 * o.described.size)
+        rows = _rows(values, o.described, where)
+        if rows > largest:
+            raise BodyTooLarge(where, f"at most {largest} at a time", rows, "send fewer")
     return _part(o.described, values, at, where)
 
 
 def _part(space: Space, values: Any, at: At, where: str) -> NDArray[np.float32]:
     """Return a batch of one space as vectors, (B, D)."""
+    if not isinstance(values, Mapping | np.ndarray) and len(values) == 0:
+        return np.zeros((0, space.size), dtype=np.float32)
     if isinstance(space, DictSpace):
         return _dicts(space, values, at, where)
     if isinstance(space, Box):
@@ -185,7 +217,7 @@ def _part(space: Space, values: Any, at: At, where: str) -> NDArray[np.float32]:
     if isinstance(space, MultiBinary):
         shapes = tuple(dict.fromkeys((space.shape, (space.size,))))
         array = _bits(values, shapes, at, where)
-        refuse_first(~((array == 0) | (array == 1)).all(axis=1), InvalidValue, at, "bits", array)
+        _check_hot(array, None, at)
         return array.astype(np.float32)
     nvec, start = (
         ((space.n,), (space.start,))
@@ -202,7 +234,7 @@ def _bits(values: Any, shapes: Shapes, at: At, where: str) -> NDArray[Any]:
     """Return (B, D) of numbers or booleans."""
     if isinstance(values, np.ndarray) and values.dtype == np.bool_:
         values = values.astype(np.uint8)
-    elif not isinstance(values, np.ndarray):
+    elif not isinstance(values, np.ndarray | Mapping):
         rows = [as_array(row, at(i)) for i, row in enumerate(values)]
         values = [row.astype(np.uint8) if row.dtype == np.bool_ else row for row in rows]
     array = _boxes(values, shapes, at, where)
@@ -221,11 +253,14 @@ def _one_hot(
     natural = () if isinstance(space, Discrete) else (len(nvec),)
     array = _boxes(values, tuple(dict.fromkeys((natural, (space.size,)))), at, where)
     if array.shape[1:] != natural:  # encoded already
+        _check_hot(array, nvec, at)
         return finite_float32(array, at)
     if array.dtype.kind not in "iu":
         raise DtypeMismatch(where, "integers", array.dtype)
-    index = array.reshape(len(array), len(nvec)).astype(np.int64) - np.array(start)
-    out = ((index < 0) | (index >= np.array(nvec))).any(axis=1)
+    given = array.reshape(len(array), len(nvec))
+    index = given.astype(np.int64) - np.array(start)
+    beyond = given > INT64.max  # which an unsigned one may be
+    out = (beyond | (index < 0) | (index >= np.array(nvec))).any(axis=1)
     ranges = [f"{s}..{s + n - 1}" for s, n in zip(start, nvec, strict=True)]
     expected = ranges[0] if isinstance(space, Discrete) else f"[{', '.join(ranges)}]"
     refuse_first(out, InvalidValue, at, expected, array)
@@ -239,7 +274,9 @@ def _dicts(space: DictSpace, values: Any, at: At, where: str) -> NDArray[np.floa
     """Return dicts, or a dict of batches, as vectors (B, D)."""
     if not isinstance(values, Mapping):
         if isinstance(values, np.ndarray) or not isinstance(values[0], Mapping):
-            return finite_float32(_boxes(values, ((space.size,),), at, where), at)
+            array = _boxes(values, ((space.size,),), at, where)
+            _check_parts(space, array, at)
+            return finite_float32(array, at)
         for i, row in enumerate(values):
             if not isinstance(row, Mapping):
                 raise InvalidType(at(i), "an object", shown(row))
@@ -260,6 +297,27 @@ def _dicts(space: DictSpace, values: Any, at: At, where: str) -> NDArray[np.floa
         if len(set(counts.values())) > 1:
             raise ShapeMismatch(where, "batches of one length", counts)
     return np.concatenate(parts, axis=1)
+
+
+def _check_parts(space: DictSpace, array: NDArray[Any], at: At) -> None:
+    """Refuse vectors (B, D) whose bits and one-hots are none."""
+    begin = 0
+    for key, part in space.spaces.items():
+        own, begin = array[:, begin : begin + part.size], begin + part.size
+        if isinstance(part, DictSpace):
+            _check_parts(part, own, _below(at, key))
+        elif not isinstance(part, Box):
+            nvec = getattr(part, "nvec", (part.size,))
+            _check_hot(own, None if isinstance(part, MultiBinary) else nvec, _below(at, key))
+
+
+def _check_hot(array: NDArray[Any], nvec: tuple[int, ...] | None, at: At) -> None:
+    """Refuse vectors (B, Σ nvec) that are no one-hots side by side; without `nvec`, no bits."""
+    good = ((array == 0) | (array == 1)).all(axis=1)
+    if nvec is not None:
+        begins = np.concatenate([[0], np.cumsum(nvec)[:-1]]).astype(np.int64)
+        good &= (np.add.reduceat(array, begins, axis=1) == 1).all(axis=1)
+    refuse_first(~good, InvalidValue, at, "bits" if nvec is None else "one-hots", array)
 
 
 def _below(at: At, key: str) -> At:
@@ -302,6 +360,9 @@ def _boxes(values: Any, shapes: Shapes, at: At, where: str) -> NDArray[Any]:
     arrays = [_array(value, shapes, at(i)) for i, value in enumerate(values)]
     if len({array.shape for array in arrays}) > 1:  # encoded ones beside others
         arrays = [array.reshape(-1) for array in arrays]
+        for i, array in enumerate(arrays):
+            if array.shape != arrays[0].shape:  # integers beside one-hots
+                raise ShapeMismatch(at(i), f"{arrays[0].shape}, as the first", array.shape)
     return np.stack(arrays)
 
 

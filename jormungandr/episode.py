@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Self, TypeAlias
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Self, SupportsFloat, TypeAlias
 
 import numpy as np
 
-from jormungandr.errors import EpisodeClosed, InvalidType, InvalidValue, UnknownSplit
+from jormungandr.checks import as_array
+from jormungandr.errors import (
+    EpisodeClosed,
+    InvalidType,
+    InvalidValue,
+    NonFinite,
+    UnknownSplit,
+    shown,
+)
 from jormungandr.protocol import SPLITS, Split, Transition
+from jormungandr.settings import FLOAT32_MAX
 
 __all__ = [
     "Choice",
@@ -124,7 +133,7 @@ class Episode:
         self,
         observation: Any,
         choice: Choice,
-        reward: float,
+        reward: SupportsFloat,
         next_observation: Any,
         terminated: bool,
         truncated: bool,
@@ -145,6 +154,8 @@ class Episode:
 
         Raises:
             EpisodeClosed: an earlier step ended the episode.
+            InvalidType: a reward that is no number, or a flag that is neither true nor false.
+            NonFinite: a reward that is not finite in float32.
         """
         self.check_open()
         row = Transition(
@@ -155,10 +166,10 @@ class Episode:
             policy_version=choice.policy_version,
             observation=observation,
             action=choice.action,
-            reward=float(reward),
+            reward=_number(reward),
             next_observation=next_observation,
-            terminated=bool(terminated),
-            truncated=bool(truncated),
+            terminated=_flag("terminated", terminated),
+            truncated=_flag("truncated", truncated),
             behavior_prob=choice.behavior_prob,
             label=label,
             **more,
@@ -166,6 +177,31 @@ class Episode:
         self.timestep += 1
         self.over = row.terminated or row.truncated
         return row
+
+
+def _number(reward: Any) -> float:
+    """Return a reward as Python's own float: of any kind of number, an array without axes too."""
+    try:
+        if isinstance(reward, str | bytes | bytearray):  # which `float` would read
+            raise TypeError
+        number = float(reward)
+    except (TypeError, ValueError):
+        raise InvalidType("reward", "a number", shown(reward)) from None
+    except OverflowError:  # an integer beyond float64
+        number = np.inf
+    if not abs(number) <= FLOAT32_MAX:
+        raise NonFinite("reward", "a number that is finite in float32", shown(reward))
+    return number
+
+
+def _flag(name: str, value: Any) -> bool:
+    """Return a flag as Python's own bool: of a boolean, 0 or 1, or an array of one of those."""
+    if isinstance(value, bool):
+        return value
+    array = as_array(value, name)
+    if array.size != 1 or array.dtype.kind not in "biu" or array.item() not in (0, 1):
+        raise InvalidType(name, "true or false", shown(value))
+    return bool(array.item())
 
 
 def plain(label: Any) -> Any:
@@ -184,6 +220,7 @@ def copied(observation: Any) -> Any:
 
     Raises:
         InvalidType: the pair that ``env.reset()`` returns was given instead of its first part.
+        ShapeMismatch: a ragged list.
     """
     if isinstance(observation, Mapping):
         return {key: copied(part) for key, part in observation.items()}
@@ -198,7 +235,7 @@ def copied(observation: Any) -> Any:
             "the (observation, info) pair of env.reset()",
             "write `obs, info = env.reset()` and pass `obs`",
         )
-    array = np.array(observation)
+    array = as_array(observation, "observation").copy()
     return array if array.ndim else array.item()
 
 
@@ -213,7 +250,10 @@ def check_split(split: Split | Sequence[Split], count: int = 1) -> tuple[Split, 
     Raises:
         UnknownSplit: one that is neither ``train`` nor ``validation``.
         InvalidValue: another number of splits than of sub-environments.
+        InvalidType: no name, and no list of them.
     """
+    if not isinstance(split, Iterable):
+        raise InvalidType("split", f"one of {list(SPLITS)}", shown(split))
     splits: tuple[Any, ...] = (split,) * count if isinstance(split, str) else tuple(split)
     if len(splits) != count:
         raise InvalidValue("split", f"one, or one per sub-environment ({count})", len(splits))

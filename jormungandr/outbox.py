@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from jormungandr.errors import BodyTooLarge, InvalidType, InvalidValue, JormungandrError
+from jormungandr.checks import INTEGERS, is_number
+from jormungandr.errors import BodyTooLarge, InvalidType, InvalidValue, JormungandrError, shown
 from jormungandr.protocol import LIMITS, Endpoint, Receipt, Transition
 
 __all__ = ["Outbox", "check_endpoint"]
@@ -26,6 +27,8 @@ class Outbox:
 
     def __init__(self, endpoint: Endpoint, batch_size: int) -> None:
         check_endpoint(endpoint, "endpoint")
+        if not is_number(batch_size, INTEGERS):
+            raise InvalidType("batch_size", "an integer", shown(batch_size))
         if batch_size < 1:
             raise InvalidValue("batch_size", ">= 1", batch_size)
         self.endpoint, self.batch_size = endpoint, batch_size

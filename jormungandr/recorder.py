@@ -6,9 +6,9 @@ import operator
 from types import TracebackType
 from typing import Any, Self, cast
 
-import numpy as np
 from numpy.typing import ArrayLike
 
+from jormungandr.checks import as_array
 from jormungandr.episode import (
     Choice,
     ChosenAction,
@@ -127,7 +127,7 @@ class EpisodeRecorder:
             deterministic = self._episode.split == "validation"
         mask: dict[str, Any] = {}
         if action_mask is not None:
-            mask["action_masks"] = np.array(action_mask)[None]
+            mask["action_masks"] = as_array(action_mask, "action_mask").copy()[None]
         reply = self.outbox.endpoint.act(
             as_batch(seen), deterministic=deterministic, epsilon=epsilon, **mask
         )
@@ -182,11 +182,13 @@ class EpisodeRecorder:
             truncated: the episode was cut off, by a time limit say; more would have come.
             label: auxiliary class of the observation that the action was chosen from.
             next_action_mask: which actions are allowed from `next_observation`, (A,), for a model
-                that has such masks.
+                that has such masks; a termination may leave it out.
 
         Raises:
             InvalidValue: nothing was done since the last step.
             EpisodeClosed: the episode is over.
+            InvalidInput: (one of its classes) no reward, no flag or no array; the action waits for
+                another `record`.
             JormungandrError: the endpoint's own; the transition is kept.
         """
         self._episode.check_open()
@@ -195,7 +197,7 @@ class EpisodeRecorder:
         observation, choice = self._pending
         mask: dict[str, Any] = {}
         if next_action_mask is not None:
-            mask["next_action_mask"] = np.array(next_action_mask)
+            mask["next_action_mask"] = as_array(next_action_mask, "next_action_mask").copy()
         row = self._episode.transition(
             observation,
             choice,

@@ -34,6 +34,8 @@ __all__ = [
 
 #: Elements of one observation, as a vector and as an image.
 LARGEST_OBSERVATION, LARGEST_IMAGE = 65_536, 1 << 18
+#: Of a normalised element; the sum of two float32 that are much larger may be none.
+LARGEST_CLIP = 1e6
 #: Of float32, the dtype of the network.
 FLOAT32_MAX, FLOAT32_EPSILON = 3.4028234663852886e38, 2.0**-23
 
@@ -120,7 +122,7 @@ class Observation(Part, frozen=True):
         largest = LARGEST_IMAGE if self.is_image else LARGEST_OBSERVATION
         fits = math.prod(self.stored_shape) <= largest
         require(fits, "observation.shape", f"at most {largest} elements", list(self.stored_shape))
-        require(self.clip > 0 and _finite(self.clip), "observation.clip", "a number > 0", self.clip)
+        require(0 < self.clip <= LARGEST_CLIP, "observation.clip", "> 0, at most 1e6", self.clip)
 
     @property
     def described(self) -> Space:
@@ -318,7 +320,8 @@ class Replay(Part, frozen=True):
         require(1 <= self.capacity <= 100_000_000, "replay.capacity", "1..1e8", self.capacity)
         require(0 <= self.alpha <= 2, "replay.alpha", "0..2", self.alpha)
         require(0 <= self.beta_start <= 1, "replay.beta_start", "0..1", self.beta_start)
-        require(self.beta_updates >= 1, "replay.beta_updates", ">= 1", self.beta_updates)
+        fits = 1 <= self.beta_updates < 2**63
+        require(fits, "replay.beta_updates", "1..2**63-1", self.beta_updates)
         require(
             self.priority_epsilon > 0 and _finite(self.priority_epsilon),
             "replay.priority_epsilon",

@@ -34,13 +34,30 @@ __all__ = [
 SMALLEST_IMAGE = 36
 #: Elements of one space.
 LARGEST = 1 << 20
+#: Axes of one array; NumPy has 64, and a batch and frames come on top.
+MOST_AXES = 16
+#: Dicts inside each other.
+DEEPEST = 16
+#: Of the integers that Gymnasium counts with.
+INT64 = np.iinfo(np.int64)
 SUPPORTED = "a Box, Discrete, MultiBinary, MultiDiscrete of one axis, or a Dict of those"
 
 
-def _whole(where: str, numbers: tuple[int, ...], least: int = 1) -> None:
-    if not all(number >= least for number in numbers) or math.prod(numbers) > LARGEST:
-        expected = f"numbers >= {least}, and at most {LARGEST} elements"
-        raise InvalidValue(where, expected, list(numbers))
+def _check_shape(shape: tuple[int, ...]) -> None:
+    expected = f"1..{MOST_AXES} numbers >= 1, and at most {LARGEST} elements"
+    fits = 1 <= len(shape) <= MOST_AXES and all(n >= 1 for n in shape)
+    # Not before: the product of many large numbers takes its time.
+    if not fits or math.prod(shape) > LARGEST:
+        raise InvalidValue("observation.space.shape", expected, shown(list(shape)))
+
+
+def _check_range(n: int, start: int, name: str, index: str = "") -> None:
+    """Refuse integers that are none, too many, or beyond int64."""
+    if not 1 <= n <= LARGEST:
+        raise InvalidValue(f"observation.space.{name}{index}", f"1..{LARGEST}", n)
+    if not INT64.min <= start <= INT64.max - n + 1:
+        expected = "integers that fit 64 bits"
+        raise InvalidValue(f"observation.space.start{index}", expected, start)
 
 
 class _Space(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -54,7 +71,7 @@ class Box(_Space, frozen=True, tag="box", tag_field="type"):
     dtype: Literal["float32", "uint8"] = "float32"
 
     def __post_init__(self) -> None:
-        _whole("observation.space.shape", self.shape)
+        _check_shape(self.shape)
 
     @property
     def size(self) -> int:
@@ -81,7 +98,7 @@ class Discrete(_Space, frozen=True, tag="discrete", tag_field="type"):
     start: int = 0
 
     def __post_init__(self) -> None:
-        _whole("observation.space.n", (self.n,))
+        _check_range(self.n, self.start, "n")
 
     @property
     def size(self) -> int:
@@ -99,7 +116,7 @@ class MultiBinary(_Space, frozen=True, tag="multi_binary", tag_field="type"):
     shape: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        _whole("observation.space.shape", self.shape)
+        _check_shape(self.shape)
 
     @property
     def size(self) -> int:
@@ -120,11 +137,14 @@ class MultiDiscrete(_Space, frozen=True, tag="multi_discrete", tag_field="type")
     def __post_init__(self) -> None:
         if not self.start:
             msgspec.structs.force_setattr(self, "start", (0,) * len(self.nvec))
-        for i, n in enumerate(self.nvec):
-            _whole(f"observation.space.nvec[{i}]", (n,))
-        if not self.nvec or len(self.start) != len(self.nvec) or self.size > LARGEST:
-            expected = f"at least one, a start for each, and at most {LARGEST} in all"
-            raise InvalidValue("observation.space.nvec", expected, list(self.nvec))
+        if len(self.start) != len(self.nvec):
+            expected = f"one for each of nvec ({len(self.nvec)})"
+            raise InvalidValue("observation.space.start", expected, len(self.start))
+        for i, (n, start) in enumerate(zip(self.nvec, self.start, strict=True)):
+            _check_range(n, start, "nvec", f"[{i}]")
+        if not self.nvec or self.size > LARGEST:
+            expected = f"at least one, and at most {LARGEST} in all"
+            raise InvalidValue("observation.space.nvec", expected, shown(list(self.nvec)))
 
     @property
     def size(self) -> int:
@@ -159,11 +179,20 @@ class DictSpace(_Space, frozen=True, tag="dict", tag_field="type"):
             raise InvalidValue(
                 "observation.space.spaces", f"at most {LARGEST} elements in all", self.size
             )
+        if self.depth > DEEPEST:
+            expected = f"at most {DEEPEST} Dicts inside each other"
+            raise InvalidValue("observation.space.spaces", expected, self.depth)
 
     @property
     def size(self) -> int:
         """Elements of the vector."""
         return sum(part.size for part in self.spaces.values())
+
+    @property
+    def depth(self) -> int:
+        """Dicts inside each other, this one among them."""
+        inner = (part.depth for part in self.spaces.values() if isinstance(part, DictSpace))
+        return 1 + max(inner, default=0)
 
     def numbers(self) -> list[bool]:
         """Which elements of the vector are measurements, (D,)."""
@@ -246,7 +275,8 @@ def pixels_first(observation: NDArray[np.uint8], shape: tuple[int, ...]) -> NDAr
         shape: of one frame.
     """
     count, height, width, channels = len(observation), *image_axes(shape)
-    frames = observation.reshape(count, -1, *shape)
+    stacked = math.prod(observation.shape[1:]) // math.prod(shape)  # also of a batch of none
+    frames = observation.reshape(count, stacked, *shape)
     if len(shape) == 3 and not channels_first(shape):
         frames = np.moveaxis(frames, -1, 2)
-    return frames.reshape(count, frames.shape[1] * channels, height, width)
+    return frames.reshape(count, stacked * channels, height, width)

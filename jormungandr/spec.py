@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_type_hints
 
 import msgspec
@@ -33,7 +35,7 @@ from jormungandr.settings import (
     Validation,
     require,
 )
-from jormungandr.spaces import from_gymnasium
+from jormungandr.spaces import from_gymnasium, image_axes
 
 if TYPE_CHECKING:
     import gymnasium
@@ -55,6 +57,11 @@ __all__ = [
     "Validation",
     "preset_names",
 ]
+
+#: Weights of a network, 512 MiB: training takes four times that, and a service sends it whole.
+LARGEST_NETWORK = 1 << 27
+#: Bytes of a replay buffer, and of the validation store: larger ones are a slip.
+LARGEST_STORE = 1 << 40
 
 #: The grammar of model ids: safe in a URL and in a folder name.
 MODEL_ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
@@ -119,6 +126,24 @@ class ModelSpec(Part, frozen=True):
             msgspec.structs.force_setattr(self, "c51", resolved)
         require(0 <= self.seed < 2**63, "seed", "0..2**63-1", self.seed)
         require(1 <= self.threads <= 1024, "threads", "1..1024", self.threads)
+        weights, here = self._weights(), "with these observations, actions and atoms"
+        fits, expected = weights <= LARGEST_NETWORK, f"at most {LARGEST_NETWORK} weights {here}"
+        require(fits, "c51.hidden", expected, weights)
+        o = self.observation
+        most = LARGEST_STORE // (2 * o.stored_dtype.itemsize * math.prod(o.stored_shape))
+        for name, group in (("replay", self.replay), ("validation", self.validation)):
+            expected = f"at most {most} of such observations, which is 1 TiB"
+            require(group.capacity <= most, f"{name}.capacity", expected, group.capacity)
+
+    def _weights(self) -> int:
+        """Return how many weights the linear layers have; convolutions have few."""
+        o, aux = self.observation, self.auxiliary
+        inputs = o.stored_shape[0]
+        if o.is_image:  # what three convolutions leave
+            height, width = (((side - 8) // 4 - 3) // 2 - 1 for side in image_axes(o.shape)[:2])
+            inputs = 64 * height * width
+        heads = len(self.action_set) * self.c51.atoms + (len(aux.classes) if aux else 0)
+        return sum(a * b for a, b in pairwise((inputs, *self.c51.layers, heads)))
 
     @property
     def action_set(self) -> tuple[Action, ...]:
@@ -138,7 +163,7 @@ class ModelSpec(Part, frozen=True):
             return msgspec.convert(fields, cls)
         except msgspec.ValidationError as error:
             raise _describe(error) from None
-        except (LookupError, TypeError, ValueError) as error:  # an object that is not JSON's
+        except (LookupError, TypeError, ValueError, RecursionError) as error:  # no JSON
             raise InvalidType("spec", "values that JSON has", shown(error, str)) from None
 
     def to_dict(self) -> dict[str, Any]:
@@ -168,6 +193,8 @@ class ModelSpec(Part, frozen=True):
         """
         fields = _from_spaces(env)
         given = overrides.pop("observation", {})
+        if not isinstance(given, Mapping):
+            raise InvalidType("observation", "an object", shown(given))
         return cls.from_dict(
             {**fields, **overrides, "observation": {**fields["observation"], **given}}
         )
@@ -238,7 +265,7 @@ _KINDS: Sequence[tuple[str, type[InvalidInput]]] = (
     (r"Object missing required field `(?P<field>[^`]*)`", MissingField),
     (r"Object contains unknown field `(?P<field>[^`]*)`", UnknownField),
     (r"Expected (?P<expected>.*), got (?P<got>.*)", InvalidType),
-    (r"Invalid enum value (?P<got>.*)", InvalidValue),
+    (r"Invalid (enum )?value (?P<got>.*)", InvalidValue),
 )
 
 
@@ -258,29 +285,39 @@ def _describe(error: msgspec.ValidationError) -> InvalidInput:
             return MissingField(where, "a value", "nothing")
         if kind is UnknownField:
             return UnknownField(where, f"one of {_fields(path)}", "another", "check its spelling")
-        return kind(where, found.get("expected") or _choices(path), found["got"])
+        return kind(where, found.get("expected") or f"one of {_choices(path)}", found["got"])
     return InvalidValue(where, text)
 
 
-def _choices(path: str) -> str:
+def _choices(path: str) -> list[Any]:
     """Return the values that the field at a path may have."""
-    return f"one of {list(get_args(_kind_at(path)))}"
+    group, _, name = path.rpartition(".")
+    kinds = _structs_at(group)
+    if name == "type":  # what tells spaces apart
+        return [kind.__struct_config__.tag for kind in kinds]
+    return [value for annotation in _annotations(kinds, name) for value in get_args(annotation)]
 
 
 def _fields(path: str) -> list[str]:
-    """Return the names of the fields that the group at a path has."""
-    kind = _kind_at(path)
-    groups = [k for k in (kind, *get_args(kind)) if hasattr(k, "__struct_fields__")]
-    return list(groups[0].__struct_fields__) if groups else []
+    """Return the names of the fields that the group at a path has, or of all that it may be."""
+    return list(dict.fromkeys(n for kind in _structs_at(path) for n in kind.__struct_fields__))
 
 
-def _kind_at(path: str) -> Any:
-    """Return the annotation of the field at a path, such as ``replay.is_normalizer``."""
-    kind: Any = ModelSpec
-    for name in path.split(".") if path else ():
-        bare = name.partition("[")[0]
-        kinds = [k for k in (kind, *get_args(kind)) if hasattr(k, "__struct_fields__")]
-        kind = get_type_hints(kinds[0])[bare]
-        if bare != name:  # an entry of a tuple: the struct inside
-            kind = next(k for k in get_args(kind) if get_args(k))
-    return kind
+def _structs_at(path: str) -> list[Any]:
+    """Return what the group at a path, such as ``observation.space.spaces[...]``, may be."""
+    kinds: list[Any] = [ModelSpec]
+    for name in re.sub(r"\[[^]]*]", "", path).split(".") if path else ():
+        kinds = [kind for found in _annotations(kinds, name) for kind in _structs(found)]
+    return kinds
+
+
+def _annotations(kinds: Sequence[Any], name: str) -> list[Any]:
+    """Return the annotations of the field `name`; a name that is a path of its own has none."""
+    return [get_type_hints(kind)[name] for kind in kinds if name in kind.__struct_fields__]
+
+
+def _structs(annotation: Any) -> list[Any]:
+    """Return the structs that an annotation names, inside lists and dicts too."""
+    if hasattr(annotation, "__struct_fields__"):
+        return [annotation]
+    return [kind for inner in get_args(annotation) for kind in _structs(inner)]

@@ -34,7 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--url", help="of the service (default: JORMUNGANDR_URL)")
     parser.add_argument("--actor-id", required=True, help="who acts")
     parser.add_argument("--split", choices=SPLITS, default="train", help="of all transitions")
-    parser.add_argument("--episodes", type=int, default=10, help="episodes to play")
+    parser.add_argument(
+        "--episodes", type=int, default=10, help="episodes to play (default: %(default)s)"
+    )
     parser.add_argument("--seed", type=int, help="of the environment")
     parser.add_argument("--label-key", help="info key of the auxiliary class")
     parser.add_argument(
@@ -60,14 +62,24 @@ def run(arguments: argparse.Namespace) -> int:
         try:
             found = endpoint.info()
         except ModelUnknown:
-            found = endpoint.create(ModelSpec.for_env(env, **settings))
+            spec = ModelSpec.for_env(env, **settings)
+            _check_label_key(arguments.label_key, spec)  # before there is a model without labels
+            endpoint.create(spec)
         else:
             if settings:
                 endpoint.create(settings)  # which refuses others than the model's
-        spec = ModelSpec.from_dict(found["spec"])
-        check_fits(spec, env, "--model")
+            spec = ModelSpec.from_dict(found["spec"])
+            check_fits(spec, env, "--model")
+            _check_label_key(arguments.label_key, spec)
         _act(arguments, SpecifiedEnv(env, spec), endpoint, masked=spec.action_masks)
     return 0
+
+
+def _check_label_key(label_key: str | None, spec: ModelSpec) -> None:
+    """Refuse labels that the model has no head for, before an episode is played."""
+    if label_key is not None and spec.auxiliary is None:
+        remedy = """--set 'auxiliary={"classes": ["DOWN", "UP"]}' creates one with such a head"""
+        raise InvalidValue("--label-key", "a model with an auxiliary head", "none", remedy)
 
 
 def _act(

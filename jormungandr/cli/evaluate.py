@@ -15,7 +15,7 @@ from jormungandr.cli.comparison import as_json, print_on_ou, print_paired, print
 from jormungandr.cli.contenders import Contender
 from jormungandr.cli.film import Film, make_filmed
 from jormungandr.cli.matches import Paired, Result, pair, play, summarize
-from jormungandr.cli.opening import name_of, open_contender
+from jormungandr.cli.opening import check_writable, name_of, open_contender
 from jormungandr.errors import InvalidValue
 
 __all__ = ["HELD_OUT_SEED", "add_arguments", "evaluate", "run"]
@@ -173,8 +173,11 @@ def _check(arguments: argparse.Namespace) -> None:
         raise InvalidValue("--gif", "a name that ends with .gif", arguments.gif)
     for name in ("gif", "json"):
         file = getattr(arguments, name)
-        if file is not None and not file.parent.is_dir():
+        if file is None:
+            continue
+        if not file.parent.is_dir() or file.is_dir():
             raise InvalidValue(f"--{name}", "a file in a folder that exists", file)
+        check_writable(file, f"--{name}", "a file that can be written")
 
 
 def _is_ou(env: Env) -> bool:

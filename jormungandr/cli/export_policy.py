@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import gymnasium
 
 from jormungandr.bundle import FORMATS, MANIFESTS, open_bundle, write_bundle
-from jormungandr.cli.opening import check_fits
+from jormungandr.cli.opening import check_fits, open_policy
 from jormungandr.errors import InvalidValue
 from jormungandr.manifest import check_replaceable
 from jormungandr.policy import PolicySnapshot
@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _open(source: str, features: list[str] | None) -> PolicySnapshot:
     """Return a policy of this machine, or a service's newest one."""
     if "://" not in source:
-        return PolicySnapshot.open(source, features=features)
+        return open_policy(source, features)
     match = MODEL_URL.fullmatch(source)
     if match is None:
         raise InvalidValue("SOURCE", "a path, or http://HOST:PORT/v1/models/ID", source)

@@ -12,7 +12,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from jormungandr.cli.contenders import Contender
-from jormungandr.errors import InvalidValue, NonFinite, ShapeMismatch
+from jormungandr.errors import NonFinite
 from jormungandr.numerics.statistics import (
     Improvement,
     Interval,
@@ -20,6 +20,7 @@ from jormungandr.numerics.statistics import (
     paired_bootstrap,
     probability_of_improvement,
 )
+from jormungandr_wrappers.masks import read_mask
 
 __all__ = ["Paired", "Played", "Result", "Summary", "act_on_batch", "pair", "play", "summarize"]
 
@@ -98,7 +99,7 @@ def play(
 
     Raises:
         NonFinite: an episode's return is no number.
-        ShapeMismatch, InvalidValue: ``info["action_mask"]`` is no mask of the actions.
+        InvalidInput: (one of its classes) ``info["action_mask"]`` is no mask of the actions.
     """
     returns, lengths = np.zeros(episodes), np.zeros(episodes, dtype=np.int64)
     cut = np.zeros(episodes, dtype=np.bool_)
@@ -167,9 +168,5 @@ def _mask(info: dict[str, Any], space: gymnasium.Space[Any]) -> NDArray[np.bool_
     if "action_mask" not in info:
         return None
     assert isinstance(space, spaces.Discrete)
-    mask = np.asarray(info["action_mask"], dtype=np.bool_)
-    if mask.shape != (int(space.n),):
-        raise ShapeMismatch('info["action_mask"]', f"({int(space.n)},)", mask.shape)
-    if not mask.any():
-        raise InvalidValue('info["action_mask"]', "at least one allowed action", "none")
-    return mask[None]
+    mask = read_mask(info, "action_mask", int(space.n), "info", remedy="")
+    return None if mask is None else mask[None]

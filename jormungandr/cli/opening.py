@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -14,6 +15,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import ArrayLike
 
+from jormungandr.bundle import EXPORT_FILE
 from jormungandr.cli.contenders import (
     Contender,
     RandomContender,
@@ -27,7 +29,7 @@ from jormungandr.spaces import Box, Space
 from jormungandr.spec import ModelSpec
 from jormungandr_envs import OUSpreadEnv, reference_action
 
-__all__ = ["check_fits", "name_of", "open_contender"]
+__all__ = ["check_fits", "check_writable", "name_of", "open_contender", "open_policy"]
 
 Env = gymnasium.Env[Any, Any]
 
@@ -65,16 +67,51 @@ def open_contender(given: str, env: Env, where: str) -> Contender:
         from jormungandr.cli.archives import open_archive  # loads Stable-Baselines3
 
         return open_archive(given, env, where)
-    if not Path(given).exists():
+    if not given or not Path(given).exists():
         raise CheckpointError(
             where,
             "a policy's file, checkpoint, model folder or bundle, a .zip of Stable-Baselines3,"
             " http://HOST:PORT/v1/models/ID, random or reference",
             repr(given),
         )
-    policy = PolicySnapshot.open(given)
+    policy = open_policy(given)
     check_fits(policy.spec, env, where)
     return SnapshotContender(given, policy)
+
+
+def open_policy(path: str, features: Sequence[str] | None = None) -> PolicySnapshot:
+    """Return the policy of a path, as `PolicySnapshot.open` does; its errors name the path.
+
+    Raises:
+        CheckpointError: there is none, or it is damaged, or not a policy of ours.
+        InvalidValue: the policy's features are others, or in another order.
+    """
+    if (Path(path) / EXPORT_FILE).is_file():
+        expected = "a checkpoint, a policy's file, a bundle, or a model's folder of a service"
+        raise CheckpointError(path, expected, "an export that cannot be read back", "bundles can")
+    try:
+        return PolicySnapshot.open(path, features=features)
+    except CheckpointError as error:
+        where = error.where if path in error.where else f"{path}: {error.where}"
+        raise CheckpointError(where, error.expected, error.got, error.remedy) from None
+
+
+def check_writable(path: Path, where: str, expected: str) -> None:
+    """Refuse a place that cannot be written, before the work that is to be kept there.
+
+    Args:
+        path: of the file or folder to come; the folder around it must exist.
+        where: the argument that names it.
+        expected: what would be right.
+
+    Raises:
+        InvalidValue: saying why.
+    """
+    try:
+        with tempfile.TemporaryFile(dir=path.absolute().parent):
+            pass
+    except OSError as error:
+        raise InvalidValue(where, expected, error) from None
 
 
 def check_fits(spec: ModelSpec, env: Env, where: str) -> None:
@@ -119,7 +156,10 @@ def _reference(env: Env, where: str) -> Callable[[Any], ArrayLike]:
 
 def _served_model(given: str, where: str) -> tuple[str, str]:
     """Split the URL of a model into that of its service and the model's id."""
-    parts = urlsplit(given)
+    try:
+        parts = urlsplit(given)
+    except ValueError as error:  # brackets of no IPv6 address
+        raise InvalidValue(where, "an address", error) from None
     folder, _, model_id = parts.path.rstrip("/").rpartition("/")
     prefix = folder.removesuffix("/v1/models")
     if not model_id or parts.query or parts.fragment or (folder and prefix == folder):

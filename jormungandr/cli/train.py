@@ -12,7 +12,7 @@ import gymnasium
 
 from jormungandr.cli.contenders import SnapshotContender
 from jormungandr.cli.evaluate import evaluate
-from jormungandr.cli.opening import check_fits
+from jormungandr.cli.opening import check_fits, check_writable
 from jormungandr.errors import InvalidValue
 from jormungandr.spec import ModelSpec, preset_names
 
@@ -29,9 +29,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--steps",
         type=int,
         default=20_000,
-        help="decisions, of action_repeat environment steps each",
+        help="decisions, of action_repeat environment steps each (default: %(default)s)",
     )
-    parser.add_argument("--seed", type=int, default=0, help="of the model and the environment")
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=0,
+        help="of the model and the environment (default: %(default)s)",
+    )
     parser.add_argument("--preset", choices=preset_names(), help="specification to start from")
     parser.add_argument(
         "--set",
@@ -43,7 +48,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--out", type=Path, help="folder to save the learner in")
     parser.add_argument("--overwrite", action="store_true", help="replace a checkpoint at --out")
-    parser.add_argument("--eval-episodes", type=int, default=100, help="held-out episodes")
+    parser.add_argument(
+        "--eval-episodes",
+        type=int,
+        default=100,
+        help="held-out episodes, played after training (default: %(default)s)",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -62,6 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
         check_replaceable(out)
         if (out / "manifest.json").exists() and not arguments.overwrite:
             raise InvalidValue("--out", "a new folder, or --overwrite", f"a checkpoint in {out}")
+        _check_out(out)
     env = gymnasium.make(arguments.env)
     settings = {"seed": arguments.seed, **parse_settings(arguments.set)}
     if arguments.preset is None:
@@ -94,13 +105,25 @@ def run(arguments: argparse.Namespace) -> int:
     for warning in learner.warnings():
         print(f"warning: {warning}")
     if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        learner.save(out)
+        try:
+            learner.save(out)
+        except OSError as error:  # a full disk, say
+            raise InvalidValue("--out", "a folder that can be written", error) from None
         print(f"saved in {out} (jormungandr evaluate {arguments.env} --policy {out})")
     trained = SnapshotContender("the trained policy", learner.snapshot())
     evaluate({"A": (trained, env)}, episodes=arguments.eval_episodes)
     env.close()
     return 0
+
+
+def _check_out(out: Path) -> None:
+    """Make the folders around `out`, and refuse a place where nothing can be kept."""
+    expected = "a folder that can be written"
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidValue("--out", expected, error) from None
+    check_writable(out, "--out", expected)
 
 
 def parse_settings(settings: list[str]) -> dict[str, Any]:

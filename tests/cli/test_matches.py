@@ -18,7 +18,7 @@ from jormungandr.cli.contenders import (
     SnapshotContender,
 )
 from jormungandr.cli.matches import Paired, Played, act_on_batch, pair, play, summarize
-from jormungandr.errors import InvalidValue, NonFinite, ShapeMismatch
+from jormungandr.errors import InvalidType, InvalidValue, MissingField, NonFinite, ShapeMismatch
 
 
 class Scribe(Contender):
@@ -116,18 +116,22 @@ def test_a_mask_that_the_environment_shows_is_handed_on() -> None:
 @pytest.mark.parametrize(
     ("mask", "error", "text"),
     [
-        ([1, 1], ShapeMismatch, r"info\[\"action_mask\"\]: expected \(3,\), got \(2,\)"),
-        ([0, 0, 0], InvalidValue, r"info\[\"action_mask\"\]: expected at least one allowed action"),
+        ([1, 1], ShapeMismatch, r"expected \(3,\), one per action, got \(2,\)"),
+        ([0, 0, 0], InvalidValue, "expected at least one allowed action"),
+        ([2, 0, 0], InvalidType, "expected true or false for each action"),
+        ([float("nan"), 0, 0], InvalidType, "expected true or false for each action"),
+        ([[1], [1, 0], 1], ShapeMismatch, r"expected \(3,\), one per action"),
+        (None, MissingField, "expected a mask of 3 actions"),
     ],
 )
 def test_a_mask_that_is_none_is_refused(
-    monkeypatch: pytest.MonkeyPatch, mask: list[int], error: type[Exception], text: str
+    monkeypatch: pytest.MonkeyPatch, mask: Any, error: type[Exception], text: str
 ) -> None:
     """A mask has an entry for each action, and allows one of them."""
     env = gymnasium.make("Coins-v0").unwrapped
     whole = env.reset
     monkeypatch.setattr(env, "reset", lambda **given: (whole(**given)[0], {"action_mask": mask}))
-    with pytest.raises(error, match=text):
+    with pytest.raises(error, match=r"^info\['action_mask'\]: " + text):
         play(Scribe([0]), env, episodes=1, seed=0, max_steps=100)
 
 

@@ -44,7 +44,7 @@ def started(data_dir: Path) -> Server:
     endpoint = server.connect("m")
     endpoint.create(QUIET)
     endpoint.add(experience(1, BATCH, actor_id="first"))
-    until(lambda: endpoint.info()["learner"]["state"] == "running", "a learner")
+    until(lambda: endpoint.info()["learner"]["state"] in ("running", "idle"), "a learner")
     endpoint.act([[0, 0]])
     endpoint.close()
     return server

@@ -100,6 +100,12 @@ class Gateway:
             elif message["info"]["applied_lsn"] >= lsn:
                 return message
 
+    def read_on(self) -> None:
+        """Take everything that comes, until nothing can come any more."""
+        while (message := self._channel.receive(DEADLINE)) is not None:
+            if message["type"] == "policy":
+                self.send("published")
+
     def end(self) -> None:
         """Go away."""
         for side in self._sockets:
@@ -491,9 +497,7 @@ def test_parked_when_all_is_read(start: Any, folder: Path) -> None:
     gateway.send("park")
     last = gateway.report(lsn)
     with pytest.raises(Closed):
-        while (message := gateway._channel.receive(DEADLINE)) is not None:
-            if message["type"] == "policy":
-                gateway.send("published")
+        gateway.read_on()
 
     assert last["info"]["applied_lsn"] == lsn
     assert gateway.host._sent_version == reference().policy_version
