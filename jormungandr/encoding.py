@@ -191,11 +191,16 @@ def encoded(values: Any, o: Observation, at: At, where: str) -> NDArray[Any]:
     """
     if not isinstance(values, Mapping | np.ndarray) and len(values) == 0:
         return np.zeros((0, *o.stored_shape), dtype=o.stored_dtype)
-    if o.is_image:
-        return _pixels(_boxes(values, (o.shown_shape,), at, where), at)
     if isinstance(o.described, Box):
-        shapes = dict.fromkeys((o.shown_shape, o.stored_shape))
-        array = _boxes(values, tuple(shapes), at, where)
+        shapes = (o.shown_shape,) if o.is_image else (o.shown_shape, o.stored_shape)
+        try:
+            array = _boxes(values, tuple(dict.fromkeys(shapes)), at, where)
+        except ShapeMismatch as error:
+            if o.frame_stack == 1:
+                raise
+            remedy = f"the newest {o.frame_stack} are one observation, as SpecifiedEnv stacks them"
+            raise ShapeMismatch(error.where, error.expected, error.got, remedy) from None
+        array = _pixels(array, at) if o.is_image else array
         return array.reshape(len(array), *o.stored_shape)
     if not isinstance(values, np.ndarray) or values.shape[1:] != o.stored_shape:
         largest = LARGEST_BATCH // (4 * o.described.size)

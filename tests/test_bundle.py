@@ -308,8 +308,8 @@ def test_archive_of_another_form(snapshot: PolicySnapshot) -> None:
 def test_archive_with_damage_inside(snapshot: PolicySnapshot) -> None:
     """Whatever is changed on the way, the archive's sums or the digests show it."""
     data = to_zip(bundle_files(snapshot))
-    for at in (60, len(data) // 2):
-        changed = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+    for at, bits in ((29, 0x7F), (60, 1), (len(data) // 2, 1)):  # 29: a name that does not end
+        changed = data[:at] + bytes([data[at] ^ bits]) + data[at + 1 :]
 
         with pytest.raises(CheckpointError):
             from_zip(changed)

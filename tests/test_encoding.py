@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from jormungandr.columns import columns
 from jormungandr.encoding import count, is_single, observations
 from jormungandr.errors import (
+    BodyTooLarge,
     DtypeMismatch,
     InvalidInput,
     InvalidType,
@@ -24,7 +25,7 @@ from jormungandr.errors import (
     ShapeMismatch,
     UnknownField,
 )
-from jormungandr.spaces import DictSpace, as_gymnasium, from_gymnasium, pixels_first
+from jormungandr.spaces import Box, DictSpace, as_gymnasium, from_gymnasium, pixels_first
 from jormungandr.spec import ModelSpec
 from jormungandr.wire import decode_object, encode
 
@@ -195,7 +196,9 @@ def test_stacked_frames() -> None:
     assert observations(stack.tolist(), spec).tolist() == [[0, 1, 2, 3, 4, 5]]
     assert observations(np.stack([stack, -stack]), spec).tolist()[1] == [-0, -1, -2, -3, -4, -5]
     assert observations([stack.ravel()], spec).tolist() == [[0, 1, 2, 3, 4, 5]]
-    with pytest.raises(ShapeMismatch, match=r"observations: expected \(B, 2, 3\)"):
+    with pytest.raises(
+        ShapeMismatch, match=r"observations: expected \(B, 2, 3\).*the newest 2 are"
+    ):
         observations(np.zeros((1, 3)), spec)
 
 
@@ -260,6 +263,42 @@ REFUSED: list[tuple[str, Any, type[InvalidInput], str]] = [
     ("one channel", {"uint8": 7, "shape": [1]}, InvalidValue, "observations"),
     ("one channel", {"pixels": "AAAA"}, InvalidType, "observations"),
     ("box", {"x": [1, 2, 3]}, InvalidType, "observations"),
+    # Packed arrays: the shape is a list of as many axes as an array may have.
+    ("discrete", {"uint8": "AA==", "shape": []}, InvalidValue, "observations.shape: expected 1.."),
+    ("box", {"uint8": "AA==", "shape": None}, InvalidValue, "observations.shape: expected a list"),
+    ("box", {"uint8": "AAAA", "shape": 3}, InvalidValue, "observations.shape: expected a list"),
+    ("bits", {"uint8": "AAAA", "shape": [-1]}, InvalidValue, "observations.shape"),
+    ("bits", {"uint8": "AAAA", "shape": [3.0]}, InvalidValue, "observations.shape"),
+    ("bits", {"uint8": "AAAA", "shape": [True, 3]}, InvalidValue, "observations.shape"),
+    ("bits", {"uint8": "AAAA", "shape": "3"}, InvalidValue, "observations.shape"),
+    ("bits", {"uint8": "AAAA", "shape": [2**40]}, InvalidValue, "observations: expected the base"),
+    ("bits", {"uint8": "", "shape": [0, 2**70]}, InvalidValue, "observations: expected the base"),
+    ("box", {"uint8": "AA==", "shape": [1] * 40}, InvalidValue, "observations.shape: expected 1.."),
+    # What is no batch of the space.
+    ("bits", {}, InvalidType, "observations: expected arrays"),
+    ("nested dict", {"grid": 1}, MissingField, "observations.outer"),
+    ("nested dict", {"grid": 1, "outer": 2}, InvalidType, "observations.grid: expected a batch"),
+    # An unsigned integer beyond int64 is not the negative one of the same bits.
+    ("discrete from -1", [2**64 - 1], InvalidValue, "observations[0]: expected -1..1"),
+    (
+        "multi-discrete from 5",
+        np.array([[5, 2**64 - 2]], np.uint64),
+        InvalidValue,
+        "observations[0]: expected [5..6, -2..0]",
+    ),
+    # Flat vectors that no observation becomes, and integers beside them.
+    ("discrete", [[0.0, 0.5, 0.5, 0.0]], InvalidValue, "observations[0]: expected one-hots"),
+    ("discrete", [[0.0, 1.0, 1.0, 0.0]], InvalidValue, "observations[0]: expected one-hots"),
+    ("discrete", [1, [0, 1, 0, 0]], ShapeMismatch, "observations[1]: expected (1,), as the first"),
+    ("multi-discrete", [[1, 1, 0, 0, 0]], InvalidValue, "observations[0]: expected one-hots"),
+    ("dict", [[0, 2, 0, 0.5, 0, 1, 1, 2, 3]], InvalidValue, "observations[0].a: expected one-hots"),
+    ("dict", [[0, 1, 0, 0.5, 0, 3, 1, 2, 3]], InvalidValue, "observations[0].m: expected bits"),
+    (
+        "nested dict",
+        np.array([[*[7.0] * 12, 1, 2, 3, 1, 0, 0, 0]]),
+        InvalidValue,
+        "observations[0].outer.x: expected one-hots",
+    ),
 ]
 
 
@@ -293,6 +332,21 @@ def test_refused(name: str, given: Any, error: type[InvalidInput], text: str) ->
         ),
         ({"shape": [512, 512, 3], "dtype": "uint8"}, "observation.shape"),
         ({"shape": [84, 84], "dtype": "uint8", "features": ["x"]}, "observation.features"),
+        ({"space": {"type": "box", "shape": []}}, "observation.space.shape"),
+        ({"space": {"type": "box", "shape": [1] * 17}}, "observation.space.shape"),
+        ({"space": {"type": "multi_binary", "shape": []}}, "observation.space.shape"),
+        ({"space": {"type": "multi_discrete", "nvec": []}}, "observation.space.nvec"),
+        ({"space": {"type": "multi_discrete", "nvec": [2, 2**70]}}, "observation.space.nvec[1]"),
+        (
+            {"space": {"type": "multi_discrete", "nvec": [2], "start": [1, 2]}},
+            "observation.space.start",
+        ),
+        (
+            {"space": {"type": "multi_discrete", "nvec": [2, 2], "start": [0, 2**63 - 1]}},
+            "observation.space.start[1]",
+        ),
+        ({"space": {"type": "discrete", "n": 2, "start": -(2**63) - 1}}, "observation.space.start"),
+        ({"space": {"type": "discrete", "n": 2, "start": 2**63 - 1}}, "observation.space.start"),
     ],
 )
 def test_refused_descriptions(fields: dict[str, Any], text: str) -> None:
@@ -301,6 +355,107 @@ def test_refused_descriptions(fields: dict[str, Any], text: str) -> None:
         ModelSpec.from_dict({"observation": fields, "actions": 2})
 
     assert caught.value.where.startswith(text)
+
+
+def test_the_ends_of_int64_are_integers_too() -> None:
+    """What Gymnasium counts with can be counted from, and is told apart from what wraps to it."""
+    for start in (-(2**63), 2**63 - 2):
+        spec = spec_of(spaces.Discrete(2, start=start))
+        assert observations([start, start + 1], spec).tolist() == [[1, 0], [0, 1]]
+        for wrong in (start - 1, start + 2, start % 2**64 if start < 0 else -start, 0):
+            with pytest.raises(InvalidInput):
+                observations([wrong], spec)
+
+
+def test_a_shape_of_many_huge_sides_is_not_multiplied_out() -> None:
+    """A megabyte of digits is refused before its product is taken, which would need seconds."""
+
+    class Counted(int):
+        def __mul__(self, other: object) -> Any:
+            raise AssertionError("multiplied")
+
+        __rmul__ = __mul__
+
+    with pytest.raises(InvalidValue, match=r"1\.\.16 numbers"):
+        Box(shape=(Counted(2),) * 17)
+
+
+def dicts_inside_each_other(depth: int) -> dict[str, Any]:
+    """Return the description of so many Dicts."""
+    space: dict[str, Any] = {"type": "discrete", "n": 2}
+    for _ in range(depth):
+        space = {"type": "dict", "spaces": {"a": space}}
+    return {"observation": {"space": space}, "actions": 2}
+
+
+def test_dicts_inside_each_other() -> None:
+    """Sixteen are taken; more could be made and not be read again, and are refused."""
+    spec = ModelSpec.from_dict(dicts_inside_each_other(16))
+
+    assert ModelSpec.from_dict(spec.to_dict()) == spec
+    with pytest.raises(InvalidValue, match="at most 16 Dicts inside each other, got 17"):
+        ModelSpec.from_dict(dicts_inside_each_other(17))
+    with pytest.raises(InvalidInput, match="spec: expected values that JSON has"):
+        ModelSpec.from_dict(dicts_inside_each_other(20_000))
+
+
+@pytest.mark.parametrize("space", ALL.values(), ids=ALL)
+def test_a_batch_of_none(space: spaces.Space[Any]) -> None:
+    """No observations are a batch of none in every form, for images and Dicts too."""
+    spec = spec_of(space)
+    forms: list[Any] = [[], np.zeros((0, *spec.observation.stored_shape), np.uint8)]
+    if isinstance(space, spaces.Dict):
+        forms.append(batched_none(space))
+    for form in forms:
+        assert count(form, spec.observation) == 0
+        assert observations(form, spec).shape == (0, *spec.observation.stored_shape)
+
+
+def batched_none(space: spaces.Dict) -> dict[str, Any]:
+    """Return a dict of empty batches."""
+    parts = space.spaces.items()
+    return {k: batched_none(p) if isinstance(p, spaces.Dict) else [] for k, p in parts}
+
+
+def test_pixels_of_a_batch_of_none() -> None:
+    """The network's form of no images has their channels and sides."""
+    for shape, stacked in (((36, 38), 1), ((36, 38), 4), ((40, 36, 3), 2), ((3, 36, 40), 2)):
+        batch = np.zeros((5, stacked, *shape), np.uint8)
+        assert pixels_first(batch[:0], shape).shape == (0, *pixels_first(batch, shape).shape[1:])
+
+
+def test_count_is_that_of_the_longest_part() -> None:
+    """One part of a dict may not hide how many observations another one has."""
+    o = spec_of(VECTORS["nested dict"]).observation
+    pair = {"x": [[0, 0]], "w": [[0, 0, 0]] * 9}
+
+    assert count({"grid": [[0] * 12] * 2, "outer": pair}, o) == 9
+    assert count({"grid": [[0] * 12] * 2, "outer": 3}, o) == 2
+    assert count({"grid": 7, "outer": None}, o) == 1
+    assert count(3, spec_of(VECTORS["bits"]).observation) == 1
+
+
+def test_a_batch_that_would_become_too_large() -> None:
+    """Short integers that stand for long vectors are refused before a vector is made of any."""
+    large, pair = (
+        spaces.Discrete(65_536),
+        {"x": spaces.Discrete(65_000), "y": spaces.Box(0, 1, (1,))},
+    )
+    spec, of_dict = spec_of(large), spec_of(spaces.Dict(pair))
+    assert observations([5] * 256, spec).shape == (256, 65_536)
+    for values, where in (
+        ([5] * 257, "observations: expected at most 256 at a time, got 257"),
+        (np.zeros(257, np.int64), "observations: expected at most 256"),
+        ({"uint8": "AAAA" * 100, "shape": [300]}, "observations: expected at most 256"),
+    ):
+        with pytest.raises(BodyTooLarge) as caught:
+            observations(values, spec)
+        assert str(caught.value).startswith(where)
+    with pytest.raises(BodyTooLarge, match="got 100000"):
+        observations({"x": [0] * 100_000, "y": [[0.5]]}, of_dict)
+    encoded = np.zeros((300, 65_536), np.float32)  # as large as it will be
+    encoded[:, 0] = 1
+    assert observations(encoded, spec).shape == encoded.shape
 
 
 def test_an_image_inside_a_dict_is_named() -> None:

@@ -17,7 +17,14 @@ from jormungandr.episode import (
     copied,
     new_run,
 )
-from jormungandr.errors import EpisodeClosed, InvalidType, InvalidValue, UnknownSplit
+from jormungandr.errors import (
+    EpisodeClosed,
+    InvalidType,
+    InvalidValue,
+    NonFinite,
+    ShapeMismatch,
+    UnknownSplit,
+)
 
 
 def test_runs_differ_and_have_64_bits():
@@ -50,6 +57,51 @@ def test_a_transition_holds_python_numbers():
 
     assert (type(row.reward), type(row.terminated), type(row.truncated)) == (float, bool, bool)
     assert (row.action, row.policy_version, row.behavior_prob) == (1, 3, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("reward", "error"),
+    [
+        ("1.5", InvalidType),
+        (b"1", InvalidType),
+        (None, InvalidType),
+        ([1.0], InvalidType),
+        ({}, InvalidType),
+        (1j, InvalidType),
+        (float("nan"), NonFinite),
+        (-np.inf, NonFinite),
+        (1e39, NonFinite),
+        (10**400, NonFinite),
+    ],
+)
+def test_a_reward_is_a_number(reward, error):
+    """What no learner takes is refused at its step, before it waits among those to be sent."""
+    episode = Episode(actor_id="a", episode_id="e", split="train")
+    with pytest.raises(error, match=r"^reward: expected a number"):
+        episode.transition([0.0], Choice(0), reward, [1.0], False, False)
+    assert episode.timestep == 0
+    for good in (1, True, np.float16(0.5), np.array(2.0)):
+        episode.transition([0.0], Choice(0), good, [1.0], False, False)
+
+
+@pytest.mark.parametrize("flag", ["no", "", None, 2, -1, 0.0, 0.5, [], {}, [True, False]])
+def test_a_flag_is_true_or_false(flag):
+    """Python's truth of something else is no answer: "no" is true."""
+    episode = Episode(actor_id="a", episode_id="e", split="train")
+    with pytest.raises(InvalidType, match=r"^terminated: expected true or false"):
+        episode.transition([0.0], Choice(0), 1, [1.0], flag, False)
+    with pytest.raises(InvalidType, match=r"^truncated: expected true or false"):
+        episode.transition([0.0], Choice(0), 1, [1.0], False, flag)
+    assert (episode.timestep, episode.over) == (0, False)
+
+
+@pytest.mark.parametrize("flag", [0, np.False_, np.uint8(0), np.array(False), np.array([0])])
+def test_a_flag_may_be_zero_or_one(flag):
+    """As environments that are no stricter return it, also in an array of one."""
+    row = Episode(actor_id="a", episode_id="e", split="train").transition(
+        [0.0], Choice(0), 1, [1.0], flag, 1
+    )
+    assert (row.terminated, row.truncated) == (False, True)
 
 
 def test_further_fields_of_a_transition_are_handed_on():
@@ -105,6 +157,12 @@ def test_the_pair_of_a_reset_is_no_observation():
     assert copied((1.0, 2.0)).tolist() == [1.0, 2.0]
 
 
+def test_a_ragged_list_is_no_observation():
+    """It is named in our own words."""
+    with pytest.raises(ShapeMismatch, match="observation: expected an array"):
+        copied([[1.0], [1.0, 2.0]])
+
+
 def test_one_observation_as_a_batch():
     """An array gets an axis, a number becomes an array, a dict is alone in a list."""
     assert as_batch(np.zeros((2, 3))).shape == (1, 2, 3)
@@ -121,3 +179,6 @@ def test_splits_are_checked():
         check_split(["train", "test"], 2)
     with pytest.raises(InvalidValue, match=r"\(3\), got 2"):
         check_split(["train", "train"], 3)
+    for given in (None, 5):
+        with pytest.raises(InvalidType, match="split: expected one of"):
+            check_split(given)

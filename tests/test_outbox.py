@@ -195,4 +195,7 @@ def test_arguments_are_checked(endpoint):
         Outbox({}, 1)
     with pytest.raises(InvalidValue, match="batch_size"):
         Outbox(endpoint, 0)
+    for given in ("x", 1.5, float("nan"), True, None):
+        with pytest.raises(InvalidType, match="batch_size: expected an integer"):
+            Outbox(endpoint, given)
     assert issubclass(InvalidType, JormungandrError)

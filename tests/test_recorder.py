@@ -10,6 +10,8 @@ from jormungandr.errors import (
     EpisodeClosed,
     InvalidType,
     InvalidValue,
+    NonFinite,
+    ShapeMismatch,
     Unavailable,
     UnknownSplit,
 )
@@ -205,6 +207,25 @@ def test_the_pair_of_a_reset_is_refused(endpoint):
     with pytest.raises(InvalidType, match=r"pair of env\.reset"):
         recorder_of(endpoint).act(gym.make("OUSpread-v0").reset(seed=0))
     assert endpoint.asked == []
+
+
+def test_a_step_that_is_none_can_be_told_again(endpoint):
+    """A reward, a flag or a list that is none is refused, and the action waits for a better one."""
+    with recorder_of(endpoint) as episode:
+        episode.act([0.0])
+        with pytest.raises(NonFinite):
+            episode.record(float("nan"), [1.0])
+        with pytest.raises(InvalidType):
+            episode.record(1.0, [1.0], terminated="no")
+        with pytest.raises(ShapeMismatch):
+            episode.record(1.0, [[1.0], [1.0, 2.0]])
+        with pytest.raises(ShapeMismatch, match="next_action_mask"):
+            episode.record(1.0, [1.0], next_action_mask=[[1], [1, 0]])
+        with pytest.raises(ShapeMismatch, match="action_mask"):
+            episode.act([0.0], action_mask=[[1], [1, 0]])
+        episode.record(1.0, [1.0])
+    assert [row.reward for row in endpoint.rows] == [1.0]
+    assert episode.outbox.unsent == ()
 
 
 def test_an_action_that_is_no_index_is_refused(endpoint):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +19,7 @@ from jormungandr.errors import (
     MissingField,
     UnknownField,
 )
+from jormungandr.policy import layer_shapes
 from jormungandr.spec import MODEL_ID, ModelSpec, preset_names
 
 BASE: dict[str, Any] = {"observation": {"shape": [4]}, "actions": 2}
@@ -327,6 +329,14 @@ def test_every_number_has_its_range_tested() -> None:
     assert numeric - {where for where, _, _ in OUT_OF_RANGE} == set()
 
 
+PARTS = "observation.space.spaces[...]"
+
+
+def of_parts(part: dict[str, Any]) -> dict[str, Any]:
+    """Return a specification of a Dict with one part."""
+    return {**BASE, "observation": {"space": {"type": "dict", "spaces": {"a": part}}}}
+
+
 REFUSED: list[tuple[dict[str, Any], type[InvalidInput], str]] = [
     ({"actions": 2}, MissingField, "observation"),
     ({"observation": {"shape": [4]}}, MissingField, "actions"),
@@ -374,6 +384,26 @@ REFUSED: list[tuple[dict[str, Any], type[InvalidInput], str]] = [
     ({**BASE, "split_scope": "\ud800"}, InvalidType, "spec"),
     ({**BASE, "pacing": np.zeros(2)}, InvalidType, "spec"),
     ({**BASE, "replay": range(2)}, InvalidType, "spec"),
+    (
+        {**BASE, "observation": {"space": {"type": "tuple"}}},
+        InvalidValue,
+        "observation.space.type",
+    ),
+    (
+        {**BASE, "observation": {"space": {"type": "discrete", "n": 2, "m": 3}}},
+        UnknownField,
+        "observation.space.m",
+    ),
+    (of_parts({"type": "discrete", "n": 2, "m": 3}), UnknownField, f"{PARTS}.m"),
+    (of_parts({"type": "box", "shape": [2], "dtype": "int8"}), InvalidValue, f"{PARTS}.dtype"),
+    (of_parts({"type": "text"}), InvalidValue, f"{PARTS}.type"),
+    (
+        of_parts({"type": "dict", "spaces": {"b": {"type": "text"}}}),
+        InvalidValue,
+        f"{PARTS}.spaces[...].type",
+    ),
+    ({**BASE, "x` - at `$.y": 1}, UnknownField, "y.x"),  # a name that looks like a path
+    (nested("observation.x` - at `$.y", 1), UnknownField, "y` - at `$.observation.x"),
 ]
 
 
@@ -385,6 +415,74 @@ def test_refused(given: dict[str, Any], error: type[InvalidInput], where: str) -
 
     assert caught.value.where == where
     assert caught.value.expected != ""
+
+
+def test_what_a_space_may_be_is_listed() -> None:
+    """A wrong choice inside a Dict names the right ones, as it does outside."""
+    with pytest.raises(InvalidValue) as caught:
+        ModelSpec.from_dict(of_parts({"type": "text"}))
+    assert caught.value.expected == (
+        "one of ['box', 'discrete', 'multi_binary', 'multi_discrete', 'dict']"
+    )
+    assert caught.value.got == "'text'"
+    with pytest.raises(InvalidValue, match=r"one of \['float32', 'uint8'\], got 'int8'"):
+        ModelSpec.from_dict(of_parts({"type": "box", "shape": [2], "dtype": "int8"}))
+    with pytest.raises(UnknownField, match="'n', 'start', 'nvec', 'spaces'"):
+        ModelSpec.from_dict(of_parts({"type": "discrete", "n": 2, "m": 3}))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"actions": 7, "c51": {"hidden": [5, 6], "atoms": 3}},
+        {"auxiliary": {"classes": ["x", "y", "z"]}},
+        {"observation": {"shape": [36, 84], "dtype": "uint8"}},
+        {"observation": {"shape": [200, 67, 3], "dtype": "uint8", "frame_stack": 2}},
+        {"observation": {"space": {"type": "discrete", "n": 11}}},
+    ],
+)
+def test_weights_are_those_of_the_network(fields: dict[str, Any]) -> None:
+    """What is counted, before there is a network, is its linear layers without their biases."""
+    spec = ModelSpec.from_dict({**BASE, **fields})
+    shapes = [shape for shape in layer_shapes(spec).values() if len(shape) == 2]
+
+    assert spec._weights() == sum(math.prod(shape) for shape in shapes)
+
+
+@pytest.mark.parametrize(
+    ("fields", "where"),
+    [
+        ({"actions": 4096, "c51": {"atoms": 1001, "hidden": [64]}}, "c51.hidden"),
+        ({"observation": {"shape": [65_536]}, "c51": {"hidden": [4096]}}, "c51.hidden"),
+        (
+            {
+                "observation": {"shape": [84, 84, 4], "dtype": "uint8"},
+                "replay": {"capacity": 100_000_000},
+            },
+            "replay.capacity",
+        ),
+        (
+            {"observation": {"shape": [65_536]}, "validation": {"capacity": 10_000_000}},
+            "validation.capacity",
+        ),
+    ],
+)
+def test_too_large_for_any_machine(fields: dict[str, Any], where: str) -> None:
+    """A few digits do not make a model of gigabytes that can only fail later, without a word."""
+    with pytest.raises(InvalidValue) as caught:
+        ModelSpec.from_dict({**BASE, **fields})
+
+    assert caught.value.where == where
+
+
+def test_the_largest_that_is_documented_is_taken() -> None:
+    """Every range that the fields have by themselves can be used to its end."""
+    ModelSpec.from_dict({**BASE, "c51": {"hidden": [4096] * 8}})
+    ModelSpec.from_dict({**BASE, "actions": 4096, "c51": {"hidden": [512, 512]}})
+    ModelSpec.from_dict({**BASE, "replay": {"capacity": 100_000_000}})
+    ModelSpec.from_dict({**BASE, "observation": {"shape": [512, 512], "dtype": "uint8"}})
+    ModelSpec.from_dict({**BASE, "observation": {"shape": [65_536]}})
 
 
 @pytest.mark.parametrize("given", [None, [], "ou-note", 3])
@@ -565,6 +663,13 @@ def test_learner_takes_a_dict_or_a_spec(small: Callable[..., ModelSpec]) -> None
     assert Learner(small().to_dict()).spec == small()
     with pytest.raises(InvalidType, match="spec: expected an object"):
         Learner(None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("given", [5, None, [4], "x"])
+def test_for_env_wants_fields_of_the_observation(given: Any) -> None:
+    """Something else than fields is refused by name."""
+    with pytest.raises(InvalidType, match="observation: expected an object"):
+        ModelSpec.for_env(SpacesOnly(spaces.Box(0, 1, (2,)), spaces.Discrete(2)), observation=given)
 
 
 def test_for_env_keeps_the_shape_beside_other_settings() -> None:

@@ -78,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _check_label_key(label_key: str | None, spec: ModelSpec) -> None:
     """Refuse labels that the model has no head for, before an episode is played."""
     if label_key is not None and spec.auxiliary is None:
-        remedy = """--set 'auxiliary={"classes": ["DOWN", "UP"]}' creates one with such a head"""
+        remedy = """--set 'auxiliary={"classes": ["A", "B"]}' makes one with two classes"""
         raise InvalidValue("--label-key", "a model with an auxiliary head", "none", remedy)
 
 

@@ -5,7 +5,7 @@ B observations, A actions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,12 +20,14 @@ from stable_baselines3.common.torch_layers import (
     FlattenExtractor,
     NatureCNN,
 )
-from stable_baselines3.common.type_aliases import Schedule
+from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from stable_baselines3.common.utils import get_device
 from stable_baselines3.dqn.policies import DQNPolicy
 from torch import nn
 
 from jormungandr.bundle import open_bundle
+from jormungandr.checks import as_array
+from jormungandr.errors import DtypeMismatch, InvalidValue
 from jormungandr.policy import PolicySnapshot
 from jormungandr.sb3 import conversion
 from jormungandr.sb3.encoders import VectorEncoder
@@ -143,6 +145,17 @@ class C51Policy(DQNPolicy):
         actions = np.where(masks, values, -np.inf).argmax(axis=1)
         return actions if batched else actions.squeeze(axis=0), state
 
+    def obs_to_tensor(
+        self, observation: NDArray[Any] | dict[str, NDArray[Any]]
+    ) -> tuple[PyTorchObs, bool]:
+        """Return observations as tensors, and whether they are a batch, as Stable-Baselines3 does.
+
+        Raises:
+            InvalidInput: (one of its classes) for bytes, something else than integers in 0..255.
+        """
+        _check_bytes(observation, self.observation_space, "observation")
+        return super().obs_to_tensor(observation)
+
     def _get_constructor_parameters(self) -> dict[str, Any]:
         return {
             **super()._get_constructor_parameters(),
@@ -204,6 +217,21 @@ class C51Policy(DQNPolicy):
             InvalidValue: the policy's features are others, or in another order.
         """
         return cls.from_snapshot(open_bundle(path, features), device)
+
+
+def _check_bytes(observation: Any, space: spaces.Space[Any], where: str) -> None:
+    """Refuse what is no image of bytes: one that was divided by 255 before would be so again."""
+    if isinstance(space, spaces.Dict) and isinstance(observation, Mapping):
+        for key, part in space.spaces.items():
+            if key in observation:
+                _check_bytes(observation[key], part, f"{where}.{key}")
+    if not isinstance(space, spaces.Box) or space.dtype != np.uint8:
+        return
+    array = as_array(observation, where)
+    if array.dtype.kind not in "iu":
+        raise DtypeMismatch(where, "integers in 0..255", array.dtype)
+    if array.dtype != np.uint8 and ((array < 0) | (array > 255)).any():
+        raise InvalidValue(where, "integers in 0..255", f"{array.min()}..{array.max()}")
 
 
 MlpPolicy = C51Policy

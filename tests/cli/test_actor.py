@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from jormungandr.cli import main
+from jormungandr.errors import ModelUnknown
 from tests.service.serving import Server
 
 Capture = pytest.CaptureFixture[str]
@@ -65,3 +66,18 @@ def test_settings_of_a_model_that_exists(capsys: Capture, server: Server) -> Non
 
     assert "differences at action_repeat" in captured.err
     assert captured.out == ""
+
+
+def test_labels_need_a_model_that_has_them(capsys: Capture, server: Server) -> None:
+    """Nothing is played, and no model is made, where every label would be refused."""
+    assert main(act("OUSpread-v0", "labels", "--label-key", "drift_label")) == 1
+    assert "--label-key: expected a model with an auxiliary head" in capsys.readouterr().err
+    with server.connect("labels") as endpoint, pytest.raises(ModelUnknown):
+        endpoint.info()
+
+    classes = """auxiliary={"classes": ["DOWN", "NONE", "UP"]}"""
+    labels = ["--label-key", "drift_label", "--set", classes]
+    assert main(act("OUSpread-v0", "labels", *labels)) == 0
+    assert main(act("Coins-v0", "unlabelled")) == 0
+    assert main(act("Coins-v0", "unlabelled", "--label-key", "x")) == 1
+    assert "--label-key: expected a model with an auxiliary head" in capsys.readouterr().err

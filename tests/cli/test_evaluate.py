@@ -166,7 +166,11 @@ def test_the_reference_on_ou_spread(capsys: Capture) -> None:
         ("CartPole-v1 --policy nowhere", "--policy: expected a policy's file, checkpoint"),
         ("CartPole-v1 --policy random --against nowhere", "--against: expected a policy's file"),
         ("CartPole-v1 --policy reference", "--policy: expected an environment with a method ref"),
-        ("CartPole-v1 --policy README.md", "policy: expected safetensors of a policy"),
+        ("CartPole-v1 --policy README.md", "README.md: policy: expected safetensors of a policy"),
+        ("CartPole-v1 --policy http://[::1/v1/models/m", "--policy: expected an address"),
+        ("CartPole-v1 --policy FILE --json docs", "--json: expected a file in a folder"),
+        ("CartPole-v1 --policy FILE --json /proc/x.json", "--json: expected a file that can be"),
+        ("CartPole-v1 --policy FILE --gif /proc/x.gif", "--gif: expected a file that can be"),
         ("Acrobot-v1 --policy FILE", "--policy: expected 6 features and 3 actions, as Acrobot-v1"),
         ("Acrobot-v1 --policy random --against FILE", "--against: expected 6 features and 3 act"),
         ("OUSpread-v0 --policy FILE", "--policy: expected 4 features and 3 actions, as OUSpread"),
@@ -192,6 +196,12 @@ def test_error(
     assert captured.err.count("\n") == 1
     assert captured.err.startswith("jormungandr evaluate: ")
     assert text in captured.err
+
+
+def test_no_policy_at_all(capsys: Capture) -> None:
+    """An empty name is not the folder one stands in."""
+    assert main(["evaluate", "CartPole-v1", "--policy", ""]) == 1
+    assert "--policy: expected a policy's file, checkpoint" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -111,6 +111,22 @@ def test_no_source(source: str, tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert list(tmp_path.iterdir()) == []
 
 
+def test_errors_name_the_source(
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file that is no policy, and an export that only acts, are called by their paths."""
+    (tmp_path / "notes").write_text("…")
+    assert main(["export-policy", str(tmp_path / "notes"), "--out", str(tmp_path / "b")]) == 1
+    assert f"{tmp_path / 'notes'}: policy: expected safetensors" in capsys.readouterr().err
+
+    out = str(tmp_path / "ts")
+    given = ["export-policy", str(checkpoint), "--format", "torchscript", "--out", out]
+    assert main(given) == 0
+    assert main(["export-policy", out, "--out", str(tmp_path / "b")]) == 1
+    assert f"{out}: expected a checkpoint" in capsys.readouterr().err
+    assert not (tmp_path / "b").exists()
+
+
 def test_nothing_is_overwritten_unasked(
     checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -19,7 +19,7 @@ from stable_baselines3.common.torch_layers import CombinedExtractor, FlattenExtr
 from stable_baselines3.common.vec_env import VecEnv
 
 from jormungandr import Learner, ModelSpec
-from jormungandr.errors import CheckpointError
+from jormungandr.errors import CheckpointError, DtypeMismatch, InvalidInput, InvalidValue
 from jormungandr.numerics.moments import RunningMoments
 from jormungandr.policy import normalize
 from jormungandr.sb3 import (
@@ -338,3 +338,41 @@ def test_extractors(model: Build) -> None:
     assert flat.policy.net_arch == [128, 128]
     assert isinstance(both.q_net.features_extractor, CombinedExtractor)
     assert cnn.q_net.features_extractor is not cnn.q_net_target.features_extractor
+
+
+@pytest.mark.parametrize(
+    ("shown", "error"),
+    [
+        (np.full((36, 36), 0.5, np.float32), DtypeMismatch),  # divided by 255 already
+        (np.full((36, 36), 200.0), DtypeMismatch),
+        (np.full((36, 36), 256), InvalidValue),
+        (np.full((36, 36), -1), InvalidValue),
+        (np.ones((36, 36), np.bool_), DtypeMismatch),
+    ],
+)
+def test_pixels_are_bytes(shown: NDArray[Any], error: type[InvalidInput]) -> None:
+    """An image of another kind would be divided by 255, and acted on in the dark."""
+    spec = ModelSpec.from_dict(
+        {
+            "observation": {"shape": [36, 36], "dtype": "uint8"},
+            "actions": 2,
+            "c51": {"hidden": 8},
+            "replay": {"capacity": 4},
+        }
+    )
+    policy = C51Policy.from_snapshot(Learner(spec).snapshot())
+    assert (
+        policy.predict(np.full((36, 36), 200))[0]
+        == policy.predict(np.full((36, 36), 200, np.uint8))[0]
+    )
+    with pytest.raises(error, match=r"observation: expected integers in 0\.\.255"):
+        policy.predict(shown)
+
+
+def test_pixels_inside_a_dict_are_bytes() -> None:
+    """The part is named."""
+    model = C51("MultiInputPolicy", SimpleMultiObsEnv(), buffer_size=10)
+    observation = model.observation_space.sample()
+    model.predict(observation)
+    with pytest.raises(DtypeMismatch, match=r"observation\.img: expected integers"):
+        model.predict({**observation, "img": observation["img"] / 255})

@@ -10,6 +10,7 @@ from jormungandr.errors import (
     InvalidType,
     InvalidValue,
     MissingField,
+    NonFinite,
     Unavailable,
     UnknownSplit,
 )
@@ -299,6 +300,29 @@ def test_a_run_has_one_length(endpoint, arguments):
     with pytest.raises(InvalidValue):
         actor_of(endpoint).run(**arguments)
     assert endpoint.asked == []
+
+
+@pytest.mark.parametrize("arguments", [{"steps": 1.5}, {"steps": "9"}, {"episodes": True}])
+def test_a_length_is_an_integer(endpoint, arguments):
+    """Counting by ones never arrives at another number, and would play for ever."""
+    with pytest.raises(InvalidType, match="expected an integer"):
+        actor_of(endpoint).run(**arguments)
+    assert endpoint.asked == []
+
+
+def test_a_reward_that_is_none_breaks_the_episode_off(endpoint, monkeypatch):
+    """It is refused at its step, not kept to spoil every later request."""
+    actor = actor_of(endpoint)
+    actor.run(steps=2, seed=0)
+    step = actor.env.step
+    monkeypatch.setattr(actor.env, "step", lambda a: (step(a)[0], float("nan"), False, False, {}))
+    with pytest.raises(NonFinite, match="reward"):
+        actor.run(steps=1)
+    monkeypatch.undo()
+    actor.run(steps=1)
+
+    assert actor.outbox.unsent == ()
+    assert [row.timestep for row in endpoint.rows] == [0, 1, 0]
 
 
 def test_arguments_are_checked(endpoint):

@@ -11,7 +11,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers import FrameStackObservation
 
 from jormungandr import Learner, ModelSpec
-from jormungandr.errors import InvalidType, InvalidValue
+from jormungandr.errors import DtypeMismatch, InvalidType, InvalidValue, ShapeMismatch
 from jormungandr_wrappers import RemoteActor, SpecifiedEnv, VectorRecorder
 from tests.wrappers.walk import KINDS, Walk
 
@@ -163,6 +163,30 @@ def test_frames_have_the_dtype_of_the_space():
     spec = ModelSpec.for_env(Careless(), observation={"frame_stack": 2})
     env = SpecifiedEnv(Careless(), spec)
     assert env.reset(seed=0)[0].dtype == env.step(0)[0].dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("kind", "shown", "error"),
+    [
+        ("image", np.full((36, 36), 0.5), DtypeMismatch),  # divided by 255 already
+        ("image", np.full((36, 36), 256), DtypeMismatch),
+        ("image", np.full((36, 36), -1), DtypeMismatch),
+        ("image", np.full((36, 36), np.nan), DtypeMismatch),
+        ("image", np.zeros((36, 35), np.uint8), ShapeMismatch),
+        ("vector", np.zeros(3), ShapeMismatch),
+        ("vector", [[1.0], [1.0, 2.0]], ShapeMismatch),
+        ("vector", "ab", ShapeMismatch),
+        ("vector", ["a", "b"], DtypeMismatch),
+    ],
+)
+def test_frames_are_of_the_space(kind, shown, error):
+    """A cast to its dtype would make a black picture of one that was scaled, and hide it."""
+    _, env = specified(kind, 2, 1)
+    env.reset(seed=0)
+    walk = env.unwrapped
+    walk.shown = lambda: shown
+    with pytest.raises(error, match=r"as its space says|expected an array"):
+        env.step(0)
 
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))

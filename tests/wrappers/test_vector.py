@@ -279,7 +279,25 @@ def test_act_wants_one_observation_per_sub_environment(endpoint):
         recorder.act(observations[:1])
 
 
-@pytest.mark.parametrize("actions", [[0], [[0, 1]], [0.0, 1.0], 1])
+@pytest.mark.parametrize("given", [None, 5, {}, {"x": {}}])
+def test_act_wants_a_batch(endpoint, given):
+    """What is none is named as such."""
+    recorder, _ = recorder_of(endpoint)
+    with pytest.raises(InvalidType, match="observations: expected a batch"):
+        recorder.act(given)
+
+
+def test_act_wants_arrays_of_one_shape_and_a_flag(endpoint):
+    """Ragged lists, and a word in place of true or false, are refused before anybody is asked."""
+    recorder, observations = recorder_of(endpoint)
+    with pytest.raises(ShapeMismatch, match="observations: expected arrays of one shape"):
+        recorder.act([[1.0], [1.0, 2.0]])
+    with pytest.raises(InvalidType, match="deterministic"):
+        recorder.act(observations, deterministic="no")
+    assert endpoint.asked == []
+
+
+@pytest.mark.parametrize("actions", [[0], [[0, 1]], [0.0, 1.0], 1, [[1], [1, 0]]])
 def test_actions_are_checked_before_anything_moves(endpoint, actions):
     """Actions that are not B integers are refused with the environment where it was."""
     recorder, _ = recorder_of(endpoint)
