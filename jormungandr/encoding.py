@@ -130,7 +130,7 @@ def _depth(values: Any) -> int:
     depth = 0
     while isinstance(values, Sequence) and not isinstance(values, NO_LISTS):
         depth += 1
-        if not len(values):
+        if not len(values) or depth > 2 * MOST_AXES:  # a list that holds itself has no end
             return depth
         values = values[0]
     return depth + (values.ndim if isinstance(values, np.ndarray) else 0)

@@ -7,6 +7,7 @@ as latched at its version. Acting never needs torch. B observations, A actions, 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -122,7 +123,10 @@ def convolved(x: Floats, weight: Floats, bias: Floats, stride: int) -> Floats:
     windows = np.lib.stride_tricks.sliding_window_view(x, (kernel, kernel), axis=(2, 3))
     windows = windows[:, :, ::stride, ::stride].transpose(0, 2, 3, 1, 4, 5)  # B, H', W', C, k, k
     count, height, width = windows.shape[:3]
-    flat = windows.reshape(count * height * width, -1) @ weight.reshape(filters, -1).T + bias
+    flat = (
+        windows.reshape(count * height * width, weight[0].size) @ weight.reshape(filters, -1).T
+        + bias
+    )
     rows = np.maximum(flat, np.float32(0)).reshape(count, height, width, filters)
     return np.ascontiguousarray(rows.transpose(0, 3, 1, 2))
 
@@ -198,7 +202,7 @@ class PolicySnapshot(Predictor):
             for i, (_, _, stride) in enumerate(CONVOLUTIONS):
                 weight, bias = (self.weights[f"conv.{i}.{part}"] for part in ("weight", "bias"))
                 x = convolved(x, weight, bias, stride)
-            x = x.reshape(len(x), -1)
+            x = x.reshape(len(x), math.prod(x.shape[1:]))
         depth = len(self.spec.c51.layers)
         for weight, bias in layers[:depth]:
             x = np.maximum(x @ weight + bias, np.float32(0))

@@ -111,7 +111,7 @@ class Predictor(ABC):
             stack, left, action = _copied(state, repeated.shape)
             begins = np.zeros(count, dtype=np.bool_)
             if episode_start is not None:
-                begins = np.asarray(episode_start).astype(np.bool_)
+                begins = as_array(episode_start, "episode_start").astype(np.bool_)
                 if begins.shape != (count,):
                     raise ShapeMismatch("episode_start", f"({count},)", begins.shape)
         decides = begins | (left == 0)

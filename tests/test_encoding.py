@@ -458,6 +458,19 @@ def test_a_batch_that_would_become_too_large() -> None:
     assert observations(encoded, spec).shape == encoded.shape
 
 
+@pytest.mark.parametrize("space", ALL.values(), ids=ALL)
+def test_lists_without_an_end(space: spaces.Space[Any]) -> None:
+    """A list that holds itself, and one a thousand lists deep, are refused, and not followed."""
+    endless: list[Any] = []
+    endless.append(endless)
+    deep: Any = [0]
+    for _ in range(1_000):
+        deep = [deep]
+    for given in (endless, [endless], [[endless]], deep):
+        with pytest.raises(InvalidInput):
+            observations(given, spec_of(space))
+
+
 def test_an_image_inside_a_dict_is_named() -> None:
     """What is not supported says so, and what to do."""
     space = spaces.Dict({"camera": spaces.Box(0, 255, (64, 64, 3), np.uint8), "v": BOX})

@@ -263,5 +263,7 @@ def test_state_and_starts_of_other_environments_are_refused(policy: PolicySnapsh
         policy.predict(three, state, None, True, [MASK] * 3)
     with pytest.raises(ShapeMismatch, match=r"^episode_start: expected \(2,\), got \(3,\)"):
         policy.predict(two, state, np.ones(3), True, [MASK] * 2)
+    with pytest.raises(ShapeMismatch, match=r"^episode_start: expected an array"):
+        policy.predict(two, state, [[True], [True, False]], True, [MASK] * 2)
     with pytest.raises(InvalidType, match=r"^state: expected what the call before returned"):
         policy.predict(two, "lstm", None, True, [MASK] * 2)

@@ -163,6 +163,12 @@ def test_moments_are_counted_for_every_kind(observation: dict[str, Any]) -> None
         assert moved == [5, 6]  # b: 2, n: 3, x: 2
 
 
+@pytest.mark.parametrize("observation", OBSERVATIONS.values(), ids=OBSERVATIONS)
+def test_no_observations(observation: dict[str, Any]) -> None:
+    """An empty request has an empty answer, whatever an observation is."""
+    assert Learner(spec_of(observation)).act([]).actions == []
+
+
 def test_pixels_are_fractions() -> None:
     """The network sees a picture's channels first, between 0 and 1."""
     spec = spec_of(IMAGE)
