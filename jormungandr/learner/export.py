@@ -17,6 +17,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import torch
+
 from jormungandr.bundle import (
     EXPORT_FILE,
     EXPORT_FORMAT,
@@ -89,7 +91,11 @@ def export_policy(
         "inputs": inputs,
         "outputs": outputs,
         "parity": parity,
-        "made_with": {package: version(package) for package in ("torch", *kind.packages)},
+        # Torch says which build it is; what pip noted of a wheel need not.
+        "made_with": {
+            "torch": str(torch.__version__),
+            **{package: version(package) for package in kind.packages},
+        },
         **description,
     }
     files = {kind.file: data}
