@@ -8,7 +8,9 @@ that counts), and prints
 * transitions per second that rows of 4,096 without updates are read and re-applied at, from a
   single actor and from 64 that take turns,
 * the latency of ``experience/add`` over HTTP, 16 transitions a request, while a checkpoint is
-  written after every row, and while none is.
+  written after every row, and while none is,
+* seconds from the start of a service until its learner has caught up, after the whole of it was
+  killed shortly before a checkpoint was due, with the default recovery budget.
 
 Rates are given by the clock and by this process's own time, which other work on the machine does
 not change.
@@ -47,6 +49,14 @@ SPEC: dict[str, Any] = {
 ROW = 4_096
 RESIDENT = 1_000_000
 REQUESTS, SIZE = 3_000, 16
+BUSY: dict[str, Any] = {
+    **SPEC,
+    "replay": {"capacity": 100_000},
+    "pacing": {"updates_per_transition": 1.0},
+}
+#: Seconds of work since the last checkpoint at which the service is killed; a little more, and the
+#: next checkpoint is due: 20 less what the process needs to start.
+WORKED = 17.0
 
 
 def rows(count: int, actors: int, name: str) -> Iterator[Columns]:
@@ -100,6 +110,26 @@ def reapply(folder: Path) -> Core:
     return core
 
 
+def steps(rng: np.random.Generator, actor_id: str, n: int, size: int) -> list[dict[str, Any]]:
+    """Return the n-th request of so many transitions of one long episode."""
+    return [
+        {
+            "actor_id": actor_id,
+            "episode_id": "e",
+            "timestep": n * size + t,
+            "split": "train",
+            "policy_version": -1,
+            "observation": rng.random(4).tolist(),
+            "action": 0,
+            "reward": 0.0,
+            "next_observation": rng.random(4).tolist(),
+            "terminated": False,
+            "truncated": False,
+        }
+        for t in range(size)
+    ]
+
+
 def latency(data_dir: Path, name: str, *arguments: str) -> None:
     """Print percentiles of ingestion."""
     with Server(data_dir, *arguments) as server:
@@ -109,22 +139,7 @@ def latency(data_dir: Path, name: str, *arguments: str) -> None:
         rng = np.random.default_rng(1)
         taken, seen = [], set()
         for n in range(REQUESTS):
-            body = [
-                {
-                    "actor_id": name,
-                    "episode_id": "e",
-                    "timestep": n * SIZE + t,
-                    "split": "train",
-                    "policy_version": -1,
-                    "observation": rng.random(4).tolist(),
-                    "action": 0,
-                    "reward": 0.0,
-                    "next_observation": rng.random(4).tolist(),
-                    "terminated": False,
-                    "truncated": False,
-                }
-                for t in range(SIZE)
-            ]
+            body = steps(rng, name, n, SIZE)
             began = time.perf_counter()
             endpoint.add(body)
             taken.append(1e3 * (time.perf_counter() - began))
@@ -133,6 +148,31 @@ def latency(data_dir: Path, name: str, *arguments: str) -> None:
     p50, p99, worst = np.percentile(taken, [50, 99, 100])
     text = f"p50 {p50:.1f} ms, p99 {p99:.1f} ms, longest {worst:.1f} ms"
     print(f"ingestion, {name}: {text}; {len(seen)} checkpoints seen")
+
+
+def catch_up(data_dir: Path) -> None:
+    """Print how long a restarted service needs to be where it was when it was killed."""
+    folder, rng, n = data_dir / "models" / "m.1", np.random.default_rng(2), 0
+    with Server(data_dir) as server, server.connect("m") as endpoint:
+        endpoint.create(BUSY)
+        worked, known = 0.0, [""]
+        while worked < WORKED:
+            body = steps(rng, "a", n, 64)
+            began = time.perf_counter()
+            endpoint.wait(endpoint.add(body).lsn)
+            worked, n = worked + time.perf_counter() - began, n + 1
+            if (found := [str(path) for path in checkpoints(folder)]) != known:
+                worked, known = 0.0, found
+        before = endpoint.info()
+        server.kill()
+    began = time.perf_counter()
+    with Server(data_dir) as server, server.connect("m") as endpoint:
+        # A request for the policy starts the learner; its journal has nothing new for it.
+        info = endpoint.wait(before["journal_lsn"], timeout=120)
+        took = time.perf_counter() - began
+    assert info["update_count"] == before["update_count"]
+    done = f"{before['update_count']} updates in all"
+    print(f"killed after {worked:.1f} s of work ({done}): caught up {took:.1f} s after the start")
 
 
 def main(data_dir: Path) -> None:
@@ -157,6 +197,7 @@ def main(data_dir: Path) -> None:
     directory.close()
     latency(data_dir, "no checkpoint")
     latency(data_dir, "a checkpoint after every row", "--recovery-budget", "0.000001")
+    catch_up(data_dir / "catch-up")
 
 
 if __name__ == "__main__":

@@ -58,7 +58,7 @@ class Host:
         created: what the journal's first row says.
         channel: to the gateway.
         heartbeat: that the gateway watches.
-        recovery_budget: seconds of work that a restart may have to redo.
+        recovery_budget: seconds that a restart may need.
     """
 
     def __init__(
@@ -74,7 +74,9 @@ class Host:
         self._reader = JournalReader(folder / "journal.db")
         self._core = recover(folder, self._reader)
         self._lineages = self._reader.lineages()
-        self._keeper = Keeper(folder, self._core, recovery_budget, time.monotonic)
+        # Of this process alone: how long it took depends on what else the machine did.
+        starting = time.process_time()
+        self._keeper = Keeper(folder, self._core, recovery_budget, time.monotonic, starting)
         self._stopping = self._parking = False
         self._credit = True  # whether the gateway has dealt with the last policy sent
         self._sent_version = -1

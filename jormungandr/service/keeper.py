@@ -16,7 +16,7 @@ __all__ = ["RECOVERY_BUDGET", "Keeper"]
 
 log = logging.getLogger("jormungandr.host")
 
-#: Seconds of work that a restart may have to redo.
+#: Seconds that a restart may need until it is where it was.
 RECOVERY_BUDGET = 20.0
 #: Checkpoints kept: one may turn out to be damaged.
 KEEP = 2
@@ -27,16 +27,18 @@ LONG = 1.0
 class Keeper:
     """What to keep of one learner, and when; in its process.
 
-    A checkpoint is due at the end of a row when what would have to be redone, and the longest row
-    so far on top, would take more than the budget. A single row may hold more work than that. One
-    that takes long to write waits for at least as much work, so that half of the time is for
-    learning.
+    A checkpoint is due at the end of a row when starting, what would have to be redone, and the
+    longest row so far on top, would take more than the budget. A single row may hold more work than
+    that. One that takes long to write waits for at least as much work, so that half of the time is
+    for learning.
 
     Args:
         folder: of the model.
         core: the `Core`; only read.
         budget: seconds.
         clock: in seconds.
+        starting: seconds that this process needed to start and to load its state; counted up to
+            half of the budget.
 
     Attributes:
         error: why the last checkpoint could not be written; None when it could.
@@ -48,8 +50,10 @@ class Keeper:
         core: Any,
         budget: float = RECOVERY_BUDGET,
         clock: Callable[[], float] = time.monotonic,
+        starting: float = 0.0,
     ) -> None:
-        self._folder, self._core, self._budget, self._clock = folder, core, budget, clock
+        self._folder, self._core, self._clock = folder, core, clock
+        self._budget = budget - min(starting, budget / 2)
         self._work = self._longest = self._writing = 0.0
         self._asked = self._again = False
         found = checkpoints(folder)

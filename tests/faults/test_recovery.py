@@ -307,6 +307,17 @@ def test_updates_to_redo_stay_within_the_budget(folder: Path, budget: int, again
     assert len(checkpoints(folder)) <= 2
 
 
+@pytest.mark.parametrize(("starting", "work"), [(0.0, 20.0), (3.0, 17.0), (60.0, 10.0)])
+def test_starting_counts_as_work(folder: Path, starting: float, work: float) -> None:
+    """What a restart needs before it can redo anything is taken from the budget, up to half."""
+    keeper = Keeper(folder, recovered(folder), 20.0, starting=starting)
+    keeper.worked(work / 2 - 0.25)
+    keeper.worked(0.25)
+    assert not keeper.due
+    keeper.worked(work / 2 - 0.25)  # with the longest row on top, it is one too many
+    assert keeper.due
+
+
 def test_long_writing_waits_for_as_much_work(folder: Path) -> None:
     """A checkpoint that takes longer than the budget does not leave the learner without time."""
     now = [0.0]
