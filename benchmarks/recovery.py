@@ -33,10 +33,10 @@ from jormungandr.columns import Columns
 from jormungandr.learner.core import Core
 from jormungandr.ledger import Draft
 from jormungandr.rows import ACCEPTED, TransitionsRow
+from jormungandr.service.child.recovery import checkpoints, recover
 from jormungandr.service.datadir import DataDir
-from jormungandr.service.journal import Journal
-from jormungandr.service.reader import JournalReader
-from jormungandr.service.recovery import checkpoints, recover
+from jormungandr.service.journal.reader import JournalReader
+from jormungandr.service.journal.writer import Journal
 from jormungandr.spec import ModelSpec
 from tests.service.serving import Server
 

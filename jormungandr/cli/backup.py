@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Copy; return 0 when the backup is whole."""
-    from jormungandr.service.backup import backup
+    from jormungandr.service.tools.backup import backup
 
     for line in backup(arguments.dir, arguments.out):
         print(line, flush=True)

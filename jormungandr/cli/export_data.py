@@ -29,9 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the file, whole or not at all; return 0."""
-    from jormungandr.service.flat import Layout
-    from jormungandr.service.stored import StoredModel, find_model
-    from jormungandr.service.tables import open_writer
+    from jormungandr.service.tools.flat import Layout
+    from jormungandr.service.tools.stored import StoredModel, find_model
+    from jormungandr.service.tools.tables import open_writer
 
     out: Path = arguments.out
     format = arguments.format or out.suffix.removeprefix(".")  # noqa: A001 - the option's word

@@ -12,7 +12,7 @@ import numpy as np
 
 from jormungandr.cli.logged import Record
 from jormungandr.errors import InvalidType, InvalidValue, MissingField, UnknownField
-from jormungandr.service.flat import Layout
+from jormungandr.service.tools.flat import Layout
 
 __all__ = ["Fields"]
 

@@ -22,7 +22,7 @@ from jormungandr.columns import columns
 from jormungandr.errors import Backlog, InvalidValue, JormungandrError
 from jormungandr.outbox import Outbox
 from jormungandr.protocol import Receipt
-from jormungandr.service.flat import Layout
+from jormungandr.service.tools.flat import Layout
 from jormungandr.spec import ModelSpec, preset_names
 
 __all__ = ["add_arguments", "run"]

@@ -16,7 +16,7 @@ from jormungandr.spec import ModelSpec
 
 if TYPE_CHECKING:
     from jormungandr.learner.course import Course
-    from jormungandr.service.stored import StoredModel
+    from jormungandr.service.tools.stored import StoredModel
 
 __all__ = ["add_arguments", "run", "varied"]
 
@@ -62,8 +62,8 @@ def run(arguments: argparse.Namespace) -> int:
     from jormungandr.learner.core import Core
     from jormungandr.learner.course import Course
     from jormungandr.service.datadir import DataDir
-    from jormungandr.service.offspring import Offspring
-    from jormungandr.service.stored import StoredModel, find_model
+    from jormungandr.service.tools.offspring import Offspring
+    from jormungandr.service.tools.stored import StoredModel, find_model
 
     with contextlib.ExitStack() as stack:
         folder = find_model(arguments.data_dir, arguments.model)

@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Copy; return 0 when it is done, whatever was lost."""
-    from jormungandr.service.salvage import salvage
+    from jormungandr.service.tools.salvage import salvage
 
     lost = 0
     for finding in salvage(arguments.dir, arguments.out, arguments.model):

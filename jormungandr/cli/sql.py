@@ -34,8 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the result; return 0."""
-    from jormungandr.service.query import Query
-    from jormungandr.service.stored import StoredModel, find_model
+    from jormungandr.service.tools.query import Query
+    from jormungandr.service.tools.stored import StoredModel, find_model
 
     write = {"table": _table, "csv": _csv, "json": _json}[arguments.format]
     with StoredModel(find_model(arguments.data_dir, arguments.model)) as stored:

@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print one line per thing checked; return 0 when all is proven but for what is named."""
-    from jormungandr.service.verification import verify
+    from jormungandr.service.tools.verification import verify
 
     counts: Counter[str] = Counter()
     for finding in verify(arguments.dir, arguments.model, full=arguments.full):

@@ -25,13 +25,13 @@ from jormungandr.errors import (
 )
 from jormungandr.ledger import Identity
 from jormungandr.protocol import LIMITS
+from jormungandr.service.child.process import PARK_AFTER
 from jormungandr.service.decoding import Decoder
 from jormungandr.service.export import Exporter, ExportRoute
 from jormungandr.service.gateway import Gateway
 from jormungandr.service.http import Authenticated, JsonRoute, Request, number
-from jormungandr.service.process import PARK_AFTER
+from jormungandr.service.journal.space import FREE_SPACE_FLOOR
 from jormungandr.service.retention import Keeping
-from jormungandr.service.space import FREE_SPACE_FLOOR
 from jormungandr.version import __version__
 from jormungandr.wire import decode_object, encode, fields
 

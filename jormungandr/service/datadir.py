@@ -13,13 +13,13 @@ import apsw
 from jormungandr.durable import sync_folder
 from jormungandr.errors import DataDirError
 from jormungandr.failpoints import reached
-from jormungandr.service.database import Created
-from jormungandr.service.fingerprint import fingerprint
-from jormungandr.service.journal import Journal
+from jormungandr.service.child.fingerprint import fingerprint
+from jormungandr.service.child.recovery import check_end
+from jormungandr.service.journal.database import Created
+from jormungandr.service.journal.wal_check import check_wal
+from jormungandr.service.journal.writer import Journal
 from jormungandr.service.lock import Lock
-from jormungandr.service.recovery import check_end
-from jormungandr.service.verification import check_model
-from jormungandr.service.wal_check import check_wal
+from jormungandr.service.tools.verification import check_model
 from jormungandr.spec import ModelSpec
 
 __all__ = ["LEARNED", "DataDir", "read_token"]

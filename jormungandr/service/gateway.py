@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from jormungandr.errors import DataDirError, Draining, InvalidValue, ModelConflict, ModelUnknown
+from jormungandr.service.child.process import PARK_AFTER
 from jormungandr.service.datadir import DataDir
-from jormungandr.service.journal import Journal
+from jormungandr.service.journal.space import FREE_SPACE_FLOOR, FreeSpace
+from jormungandr.service.journal.writer import Journal
 from jormungandr.service.model import Model
-from jormungandr.service.process import PARK_AFTER
 from jormungandr.service.retention import Keeping
-from jormungandr.service.space import FREE_SPACE_FLOOR, FreeSpace
 from jormungandr.spec import MODEL_ID, ModelSpec
 
 __all__ = ["Gateway"]

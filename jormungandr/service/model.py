@@ -33,17 +33,17 @@ from jormungandr.ledger import Draft, Identity
 from jormungandr.policy import PolicySnapshot, streams
 from jormungandr.protocol import SPLITS, InferenceReply, LabelReceipt, Receipt
 from jormungandr.rows import Row
-from jormungandr.service.channel import Garbage
-from jormungandr.service.commits import Admit, Commits
-from jormungandr.service.database import Control, LineageRow, SkipRow, VersionRow
+from jormungandr.service.child.channel import Garbage
+from jormungandr.service.child.messages import as_lineage, as_policy, as_state, longest, snapshot
+from jormungandr.service.child.process import PARK_AFTER, LearnerProcess
+from jormungandr.service.child.quarantine import Quarantine
 from jormungandr.service.datadir import LEARNED
-from jormungandr.service.journal import Journal
-from jormungandr.service.messages import as_lineage, as_policy, as_state, longest, snapshot
-from jormungandr.service.process import PARK_AFTER, LearnerProcess
-from jormungandr.service.quarantine import Quarantine
+from jormungandr.service.journal.commits import Admit, Commits
+from jormungandr.service.journal.database import Control, LineageRow, SkipRow, VersionRow
+from jormungandr.service.journal.space import FreeSpace
+from jormungandr.service.journal.writer import Journal
 from jormungandr.service.retention import Keeping, Retention
 from jormungandr.service.shelf import PolicyShelf
-from jormungandr.service.space import FreeSpace
 
 __all__ = ["Model"]
 

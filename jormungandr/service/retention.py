@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from jormungandr.errors import StorageFull
-from jormungandr.service.journal import Journal
-from jormungandr.service.keeper import KEEP, RECOVERY_BUDGET
-from jormungandr.service.recovery import checkpoints, position
-from jormungandr.service.space import FreeSpace
+from jormungandr.service.child.keeper import KEEP, RECOVERY_BUDGET
+from jormungandr.service.child.recovery import checkpoints, position
+from jormungandr.service.journal.space import FreeSpace
+from jormungandr.service.journal.writer import Journal
 
 __all__ = ["JOURNAL_MAX_BYTES", "Keeping", "Retention"]
 

@@ -10,8 +10,8 @@ from jormungandr import ModelSpec
 from jormungandr.admission import Admission, check_labels
 from jormungandr.columns import columns
 from jormungandr.ledger import Draft
-from jormungandr.service.database import Control, Created
-from jormungandr.service.journal import Journal
+from jormungandr.service.journal.database import Control, Created
+from jormungandr.service.journal.writer import Journal
 
 __all__ = ["Written", "written"]
 

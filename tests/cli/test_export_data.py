@@ -18,10 +18,10 @@ from hypothesis.extra import numpy as hnp
 from jormungandr import ModelSpec
 from jormungandr.cli import main
 from jormungandr.columns import columns
-from jormungandr.service import stored as stored_module
-from jormungandr.service.database import SkipRow
-from jormungandr.service.stored import StoredModel
-from jormungandr.service.tables import _texts
+from jormungandr.service.journal.database import SkipRow
+from jormungandr.service.tools import stored as stored_module
+from jormungandr.service.tools.stored import StoredModel
+from jormungandr.service.tools.tables import _texts
 from tests.cli.journals import Written, written
 from tests.service.serving import QUIET, SPEC, experience
 

@@ -20,7 +20,7 @@ from jormungandr.errors import Backlog
 from jormungandr.outbox import Outbox
 from jormungandr.protocol import Receipt, Transition
 from jormungandr.service import model as model_module
-from jormungandr.service.stored import StoredModel, find_model
+from jormungandr.service.tools.stored import StoredModel, find_model
 from tests.cli.journals import Written, written
 from tests.cli.test_export_data import FULL, IMAGE, full_step
 from tests.service.conftest import NoProcess

@@ -17,10 +17,10 @@ from jormungandr.cli.curves import LINES, difference, table
 from jormungandr.cli.replay import varied
 from jormungandr.errors import JormungandrError
 from jormungandr.protocol import Evaluation
-from jormungandr.service.database import SkipRow, VersionRow
-from jormungandr.service.reader import JournalReader
-from jormungandr.service.recovery import recover
-from jormungandr.service.stored import StoredModel, find_model
+from jormungandr.service.child.recovery import recover
+from jormungandr.service.journal.database import SkipRow, VersionRow
+from jormungandr.service.journal.reader import JournalReader
+from jormungandr.service.tools.stored import StoredModel, find_model
 from tests.cli.journals import Written, written
 from tests.service.serving import SPEC, Server, experience, identity
 
@@ -400,7 +400,7 @@ def test_a_server_that_holds_the_directory(source: Path, capsys: Capture) -> Non
 
 def test_a_failure_leaves_nothing(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A model that cannot be written whole is not there, and the directory is free again."""
-    from jormungandr.service.offspring import Offspring
+    from jormungandr.service.tools.offspring import Offspring
 
     def fail(*_: Any) -> None:
         raise OSError("no")

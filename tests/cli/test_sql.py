@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from jormungandr.cli import main
-from jormungandr.service.database import VersionRow
+from jormungandr.service.journal.database import VersionRow
 from tests.cli.journals import Written, written
 from tests.cli.test_export_data import FULL, IMAGE, full_step
 from tests.service.serving import QUIET, SPEC, experience

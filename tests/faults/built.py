@@ -14,8 +14,8 @@ from jormungandr.admission import Admission, check_labels
 from jormungandr.columns import columns
 from jormungandr.learner.core import Core
 from jormungandr.ledger import Draft
-from jormungandr.service.database import VersionRow
 from jormungandr.service.datadir import DataDir
+from jormungandr.service.journal.database import VersionRow
 from jormungandr.service.shelf import PolicyShelf
 from jormungandr.spec import ModelSpec
 from tests.service.serving import SPEC, experience, identity

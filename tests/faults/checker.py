@@ -24,10 +24,10 @@ from jormungandr.learner.core import Core
 from jormungandr.ledger import BLOCK, block_from_bytes
 from jormungandr.protocol import SPLITS
 from jormungandr.rows import ACCEPTED, LabelsRow, SkippedRow, TransitionsRow
-from jormungandr.service.database import connect, control_rows
-from jormungandr.service.lineage import enter
-from jormungandr.service.reader import JournalReader
-from jormungandr.service.recovery import checkpoints
+from jormungandr.service.child.lineage import enter
+from jormungandr.service.child.recovery import checkpoints
+from jormungandr.service.journal.database import connect, control_rows
+from jormungandr.service.journal.reader import JournalReader
 from tests.faults.oracle import content, label_of
 from tests.service.serving import DEADLINE, Server
 

@@ -14,9 +14,9 @@ from starlette.testclient import TestClient
 
 from jormungandr import RemoteLearner
 from jormungandr.service import app as app_module
-from jormungandr.service import process as process_module
-from jormungandr.service import watchdog as watchdog_module
 from jormungandr.service.app import create_app
+from jormungandr.service.child import process as process_module
+from jormungandr.service.child import watchdog as watchdog_module
 from jormungandr.service.gateway import Gateway
 from jormungandr.service.model import Model
 from tests.service.serving import TOKEN, connect, until

@@ -13,13 +13,13 @@ import pytest
 from jormungandr import PolicySnapshot
 from jormungandr.cli import main
 from jormungandr.errors import DataDirError, PolicyVersionUnknown
-from jormungandr.service import backup as module
-from jormungandr.service.backup import EPOCH, backup, restore
+from jormungandr.service.child.recovery import checkpoints, position
 from jormungandr.service.datadir import DataDir
-from jormungandr.service.journal import Journal
-from jormungandr.service.rebuild import Rebuild
-from jormungandr.service.recovery import checkpoints, position
-from jormungandr.service.verification import verify
+from jormungandr.service.journal.writer import Journal
+from jormungandr.service.tools import backup as module
+from jormungandr.service.tools.backup import EPOCH, backup, restore
+from jormungandr.service.tools.rebuild import Rebuild
+from jormungandr.service.tools.verification import verify
 from tests.faults.built import ROWS, Built, build
 from tests.service.serving import SPEC, Server, experience, served
 

@@ -13,7 +13,7 @@ import pytest
 
 from jormungandr import Learner
 from jormungandr.rows import TransitionsRow
-from jormungandr.service.database import connect, control_rows
+from jormungandr.service.journal.database import connect, control_rows
 from tests.faults.checker import (
     SPEC,
     Actors,

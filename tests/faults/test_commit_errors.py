@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from jormungandr.errors import StorageFull, Unavailable
-from jormungandr.service.database import Created
-from jormungandr.service.journal import Journal
+from jormungandr.service.journal.database import Created
+from jormungandr.service.journal.writer import Journal
 from jormungandr.spec import ModelSpec
 from tests.faults.strace import Strace, needs_strace
 from tests.service.serving import QUIET, SPEC, Server, experience, until
@@ -89,9 +89,9 @@ COMMITTER = """
 import sys
 from pathlib import Path
 from jormungandr.ledger import Draft
-from jormungandr.service import mover
-from jormungandr.service.database import SkipRow
-from jormungandr.service.journal import Journal
+from jormungandr.service.journal import mover
+from jormungandr.service.journal.database import SkipRow
+from jormungandr.service.journal.writer import Journal
 
 mover.WAL_PAGES = 20
 journal = Journal(Path(sys.argv[1]))

@@ -17,7 +17,7 @@ import pytest
 from jormungandr import RemoteLearner
 from jormungandr.errors import JormungandrError, ModelUnknown
 from jormungandr.failpoints import NAMES
-from jormungandr.service.recovery import checkpoints
+from jormungandr.service.child.recovery import checkpoints
 from tests.faults.checker import (
     SPEC,
     Actors,

@@ -13,17 +13,17 @@ import numpy as np
 import pytest
 
 from jormungandr.errors import DataDirError
-from jormungandr.service import commits as commits_module
-from jormungandr.service.commits import Commits
-from jormungandr.service.database import VersionRow, check, checksum, read_meta
-from jormungandr.service.findings import Finding
-from jormungandr.service.journal import Journal
+from jormungandr.service.journal import commits as commits_module
+from jormungandr.service.journal.commits import Commits
+from jormungandr.service.journal.database import VersionRow, check, checksum, read_meta
+from jormungandr.service.journal.reader import JournalReader
+from jormungandr.service.journal.space import FreeSpace
+from jormungandr.service.journal.wal_check import check_wal, mended_wal, wal_path
+from jormungandr.service.journal.writer import Journal
 from jormungandr.service.lock import Lock
-from jormungandr.service.reader import JournalReader
 from jormungandr.service.shelf import PolicyShelf
-from jormungandr.service.space import FreeSpace
-from jormungandr.service.verification import verify
-from jormungandr.service.wal_check import check_wal, mended_wal, wal_path
+from jormungandr.service.tools.findings import Finding
+from jormungandr.service.tools.verification import verify
 from tests.faults.built import ROWS, Built, build, contents, files
 from tests.service.serving import Server, identity, until
 
@@ -356,7 +356,7 @@ def test_what_was_committed_last_is_sealed(tmp_path: Path, monkeypatch: pytest.M
 
 def test_sums_of_a_log_are_those_of_its_definition() -> None:
     """The product with powers of a matrix is the loop that SQLite's documentation gives."""
-    from jormungandr.service.wal_check import _sums
+    from jormungandr.service.journal.wal_check import _sums
 
     rng = np.random.default_rng(0)
     for order in ("<u4", ">u4"):

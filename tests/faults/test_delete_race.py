@@ -11,7 +11,7 @@ import pytest
 
 from jormungandr import RemoteLearner
 from jormungandr.errors import ModelUnknown
-from jormungandr.service.database import connect, control_rows
+from jormungandr.service.journal.database import connect, control_rows
 from tests.faults.checker import Identity, Servers, stored
 from tests.service.serving import SPEC, until
 

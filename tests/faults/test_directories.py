@@ -16,7 +16,7 @@ import pytest
 
 from jormungandr.errors import DataDirError
 from jormungandr.service.datadir import DataDir
-from jormungandr.service.wal_check import wal_path
+from jormungandr.service.journal.wal_check import wal_path
 from tests.faults.built import ROWS, Built, build
 from tests.service.serving import SPEC, Server
 
@@ -209,7 +209,8 @@ STEADY = {"time.monotonic", "time.monotonic_ns", "time.perf_counter", "time.proc
 TIMELESS = (
     *("learner", "numerics"),
     *("admission.py", "ledger.py", "rows.py", "columns.py", "policy.py"),
-    *("service/journal.py", "service/database.py", "service/lineage.py", "service/recovery.py"),
+    *("service/journal/writer.py", "service/journal/database.py"),
+    *("service/child/lineage.py", "service/child/recovery.py"),
 )
 
 

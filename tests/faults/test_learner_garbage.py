@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from jormungandr import Learner, PolicySnapshot
-from jormungandr.service import process
-from jormungandr.service.messages import longest
-from jormungandr.service.process import RESTARTS
+from jormungandr.service.child import process
+from jormungandr.service.child.messages import longest
+from jormungandr.service.child.process import RESTARTS
 from jormungandr.spec import ModelSpec
 from tests.faults.learners import put, service
 from tests.service.serving import SPEC, experience, policy_message, state_message, until

@@ -14,7 +14,7 @@ import pytest
 
 from jormungandr import Learner
 from jormungandr.failpoints import VARIABLE
-from jormungandr.service.heartbeat import Heartbeat
+from jormungandr.service.child.heartbeat import Heartbeat
 from tests.service.serving import DEADLINE, SPEC, Server, experience, gone, served, until
 
 ROWS = experience(24, 9)
@@ -123,7 +123,7 @@ def test_gateway_that_ended_before_it_was_asked(tmp_path: Path) -> None:
     ours, theirs = socket.socketpair()
     heartbeat = Heartbeat.create()
     with ours, theirs:
-        command = [sys.executable, "-m", "jormungandr.service.host", str(tmp_path)]
+        command = [sys.executable, "-m", "jormungandr.service.child.host", str(tmp_path)]
         done = subprocess.run(
             [*command, str(theirs.fileno()), str(heartbeat.fd), "1", "20"],
             pass_fds=[theirs.fileno(), heartbeat.fd],
@@ -140,7 +140,7 @@ def test_end_of_the_channel_ends_whatever_goes_on() -> None:
     """Where no signal tells of a gateway's end, its channel does, also a learner that is busy."""
     ours, theirs = socket.socketpair()
     code = (
-        "import socket, sys, threading; from jormungandr.service.host import _end_with;"
+        "import socket, sys, threading; from jormungandr.service.child.host import _end_with;"
         "s = socket.socket(fileno=int(sys.argv[1]));"
         "threading.Thread(target=_end_with, args=(s,), daemon=True).start();"
         "s.send(b'x')\nwhile True: pass"

@@ -19,9 +19,9 @@ from jormungandr.failpoints import VARIABLE
 from jormungandr.learner.core import Core
 from jormungandr.ledger import Draft
 from jormungandr.rows import SkippedRow
-from jormungandr.service.database import Created, SkipRow, VersionRow
-from jormungandr.service.journal import Journal
-from jormungandr.service.reader import JournalReader
+from jormungandr.service.journal.database import Created, SkipRow, VersionRow
+from jormungandr.service.journal.reader import JournalReader
+from jormungandr.service.journal.writer import Journal
 from jormungandr.spec import ModelSpec
 from tests.faults.learners import service
 from tests.service.serving import SPEC, experience, identity, served, until

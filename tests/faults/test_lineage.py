@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 
 from jormungandr import Learner, PolicySnapshot, RemoteLearner
 from jormungandr.errors import CheckpointError, InvalidValue
-from jormungandr.service import fingerprint as fingerprints
-from jormungandr.service.database import LineageRow
-from jormungandr.service.fingerprint import fingerprint
-from jormungandr.service.lineage import ahead, check_course, enter
-from jormungandr.service.recovery import checkpoints, position
+from jormungandr.service.child import fingerprint as fingerprints
+from jormungandr.service.child.fingerprint import fingerprint
+from jormungandr.service.child.lineage import ahead, check_course, enter
+from jormungandr.service.child.recovery import checkpoints, position
+from jormungandr.service.journal.database import LineageRow
 from tests.service.serving import SPEC, Server, experience, served
 
 ROWS = experience(20, 9)

@@ -19,12 +19,12 @@ from jormungandr.columns import columns
 from jormungandr.errors import CheckpointError, DataDirError
 from jormungandr.learner.core import Core
 from jormungandr.ledger import Draft
-from jormungandr.service.database import Created, LineageRow
+from jormungandr.service.child.keeper import Keeper
+from jormungandr.service.child.recovery import check_end, checkpoints, recover, refused
 from jormungandr.service.datadir import DataDir
-from jormungandr.service.journal import Journal
-from jormungandr.service.keeper import Keeper
-from jormungandr.service.reader import JournalReader
-from jormungandr.service.recovery import check_end, checkpoints, recover, refused
+from jormungandr.service.journal.database import Created, LineageRow
+from jormungandr.service.journal.reader import JournalReader
+from jormungandr.service.journal.writer import Journal
 from jormungandr.spec import ModelSpec
 from tests.service.serving import QUIET, SPEC, Server, experience, until
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from jormungandr import Learner
-from jormungandr.service.recovery import checkpoints
+from jormungandr.service.child.recovery import checkpoints
 from tests.service.serving import QUIET, SPEC, Server, experience, served, until
 
 BUDGET = 256 << 10

@@ -11,14 +11,14 @@ import pytest
 
 from jormungandr.cli import main
 from jormungandr.errors import DataDirError
-from jormungandr.service.backup import EPOCH
 from jormungandr.service.datadir import DataDir
-from jormungandr.service.findings import Finding
-from jormungandr.service.journal import Journal
-from jormungandr.service.rebuild import Rebuild
-from jormungandr.service.salvage import salvage
-from jormungandr.service.verification import verify
-from jormungandr.service.wal_check import wal_path
+from jormungandr.service.journal.wal_check import wal_path
+from jormungandr.service.journal.writer import Journal
+from jormungandr.service.tools.backup import EPOCH
+from jormungandr.service.tools.findings import Finding
+from jormungandr.service.tools.rebuild import Rebuild
+from jormungandr.service.tools.salvage import salvage
+from jormungandr.service.tools.verification import verify
 from tests.faults.built import ROWS, build, contents
 from tests.service.serving import Server, identity
 

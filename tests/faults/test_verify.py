@@ -21,13 +21,13 @@ from jormungandr.errors import DataDirError, JormungandrError, ModelUnknown
 from jormungandr.learner.checkpoint import read_checkpoint, write_checkpoint
 from jormungandr.ledger import Draft, MemoryStore
 from jormungandr.rows import row_digest
-from jormungandr.service.database import Created, LineageRow, SkipRow
+from jormungandr.service.child.fingerprint import fingerprint
 from jormungandr.service.datadir import DataDir
-from jormungandr.service.fingerprint import fingerprint
-from jormungandr.service.journal import Journal
-from jormungandr.service.readmission import Readmission, same_rows
-from jormungandr.service.rebuild import Rebuild
-from jormungandr.service.verification import verify
+from jormungandr.service.journal.database import Created, LineageRow, SkipRow
+from jormungandr.service.journal.writer import Journal
+from jormungandr.service.tools.readmission import Readmission, same_rows
+from jormungandr.service.tools.rebuild import Rebuild
+from jormungandr.service.tools.verification import verify
 from jormungandr.spec import ModelSpec
 from tests.faults.built import ROWS, Built, build
 from tests.service.serving import LEDGER, QUIET

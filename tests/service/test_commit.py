@@ -14,9 +14,9 @@ import pytest
 from jormungandr import Learner
 from jormungandr.errors import Backlog, Draining, StorageFull
 from jormungandr.service import app as app_module
-from jormungandr.service import commits as commits_module
-from jormungandr.service.journal import Journal
-from jormungandr.service.reader import JournalReader
+from jormungandr.service.journal import commits as commits_module
+from jormungandr.service.journal.reader import JournalReader
+from jormungandr.service.journal.writer import Journal
 from tests.service.serving import QUIET, SPEC, experience, identity, state_message, until
 
 ROWS = experience(1, 4)

@@ -18,12 +18,12 @@ from jormungandr.columns import columns
 from jormungandr.errors import DataDirError
 from jormungandr.learner.core import Core
 from jormungandr.ledger import Draft
-from jormungandr.service import host as module
-from jormungandr.service.channel import Channel, Closed
-from jormungandr.service.database import Created
-from jormungandr.service.heartbeat import Heartbeat
-from jormungandr.service.host import Host
-from jormungandr.service.journal import Journal
+from jormungandr.service.child import host as module
+from jormungandr.service.child.channel import Channel, Closed
+from jormungandr.service.child.heartbeat import Heartbeat
+from jormungandr.service.child.host import Host
+from jormungandr.service.journal.database import Created
+from jormungandr.service.journal.writer import Journal
 from jormungandr.spec import ModelSpec
 from tests.service.serving import DEADLINE, SPEC, experience
 

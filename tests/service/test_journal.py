@@ -18,11 +18,11 @@ from jormungandr.columns import columns
 from jormungandr.errors import DataDirError, JormungandrError, StorageFull
 from jormungandr.ledger import Draft, MemoryStore
 from jormungandr.rows import LabelsRow, TransitionsRow, row_digest
-from jormungandr.service import database
-from jormungandr.service import journal as module
-from jormungandr.service.database import Created, VersionRow
-from jormungandr.service.journal import Journal
-from jormungandr.service.reader import JournalReader
+from jormungandr.service.journal import database
+from jormungandr.service.journal import writer as module
+from jormungandr.service.journal.database import Created, VersionRow
+from jormungandr.service.journal.reader import JournalReader
+from jormungandr.service.journal.writer import Journal
 from jormungandr.spec import ModelSpec
 from tests.service.serving import LEDGER, QUIET, experience, identity
 

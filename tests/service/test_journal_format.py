@@ -136,8 +136,8 @@ def content_digest(step: dict[str, Any]) -> int:
 
 from jormungandr import ModelSpec  # noqa: E402
 from jormungandr.columns import columns  # noqa: E402
-from jormungandr.service.database import FORMAT, SCHEMA, SkipRow  # noqa: E402
-from jormungandr.service.reader import JournalReader  # noqa: E402
+from jormungandr.service.journal.database import FORMAT, SCHEMA, SkipRow  # noqa: E402
+from jormungandr.service.journal.reader import JournalReader  # noqa: E402
 from tests.cli.journals import Written  # noqa: E402
 from tests.service.serving import QUIET, SPEC, Server, experience, identity  # noqa: E402
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from jormungandr import Learner
-from jormungandr.service.channel import Garbage
-from jormungandr.service.database import LineageRow
+from jormungandr.service.child.channel import Garbage
+from jormungandr.service.journal.database import LineageRow
 from tests.service.conftest import App
 from tests.service.serving import SPEC, experience, policy_message
 

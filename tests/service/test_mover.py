@@ -13,11 +13,11 @@ import apsw
 import pytest
 
 from jormungandr.ledger import Draft
-from jormungandr.service import mover as module
-from jormungandr.service.database import Created, SkipRow
-from jormungandr.service.journal import Journal
-from jormungandr.service.mover import WalMover
-from jormungandr.service.reader import JournalReader
+from jormungandr.service.journal import mover as module
+from jormungandr.service.journal.database import Created, SkipRow
+from jormungandr.service.journal.mover import WalMover
+from jormungandr.service.journal.reader import JournalReader
+from jormungandr.service.journal.writer import Journal
 from jormungandr.spec import ModelSpec
 from tests.service.serving import QUIET, until
 

@@ -12,8 +12,8 @@ from jormungandr import Learner
 from jormungandr.errors import PolicyNotReady
 from jormungandr.service import model as module
 from jormungandr.service import shelf as shelf_module
-from jormungandr.service.channel import Garbage
-from jormungandr.service.journal import Journal
+from jormungandr.service.child.channel import Garbage
+from jormungandr.service.journal.writer import Journal
 from tests.service.serving import SPEC, experience, policy_message, state_message
 
 ROWS = experience(8, 4)

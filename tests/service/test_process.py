@@ -18,10 +18,10 @@ from typing import Any
 
 import pytest
 
-from jormungandr.service import channel, watchdog
-from jormungandr.service import process as module
-from jormungandr.service.channel import LIMIT, AsyncChannel, Channel, Closed, Garbage
-from jormungandr.service.process import RESTARTS, LearnerProcess
+from jormungandr.service.child import channel, watchdog
+from jormungandr.service.child import process as module
+from jormungandr.service.child.channel import LIMIT, AsyncChannel, Channel, Closed, Garbage
+from jormungandr.service.child.process import RESTARTS, LearnerProcess
 from tests.service.serving import DEADLINE
 
 MESSAGES: list[dict[str, Any]] = [

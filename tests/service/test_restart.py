@@ -15,7 +15,7 @@ import pytest
 
 from jormungandr import Learner, RemoteLearner
 from jormungandr.learner.checkpoint import read_checkpoint
-from jormungandr.service.recovery import checkpoints
+from jormungandr.service.child.recovery import checkpoints
 from tests.service.serving import SPEC, Server, experience, gone, served, until
 
 #: 135 training transitions in 15 episodes, and 45 held out in 5: 127 updates.

@@ -11,7 +11,7 @@ import pytest
 from jormungandr import Learner, errors
 from jormungandr.cli import main
 from jormungandr.service import retention as module
-from jormungandr.service.reader import JournalReader
+from jormungandr.service.journal.reader import JournalReader
 from jormungandr.service.retention import Keeping
 from tests.service.conftest import App
 from tests.service.serving import QUIET, experience

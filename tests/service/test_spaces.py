@@ -18,7 +18,7 @@ from jormungandr.encoding import observations
 from jormungandr.errors import InvalidInput
 from jormungandr.learner.core import Core
 from jormungandr.sb3 import C51Policy
-from jormungandr.service.reader import JournalReader
+from jormungandr.service.journal.reader import JournalReader
 from jormungandr.wire import decode_object, encode_transitions
 from tests.service.serving import TOKEN
 

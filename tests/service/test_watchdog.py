@@ -11,9 +11,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from jormungandr.service import watchdog as module
-from jormungandr.service.heartbeat import PHASES, Heartbeat
-from jormungandr.service.watchdog import DEADLINES, Watchdog
+from jormungandr.service.child import watchdog as module
+from jormungandr.service.child.heartbeat import PHASES, Heartbeat
+from jormungandr.service.child.watchdog import DEADLINES, Watchdog
 
 
 class Clock:
@@ -47,7 +47,7 @@ def look(dog: Watchdog, clock: Clock, seconds: float) -> str | None:
 def test_another_process_beats(heartbeat: Heartbeat) -> None:
     """What one process writes the other reads, also when the writer has ended."""
     code = (
-        "import sys; from jormungandr.service.heartbeat import Heartbeat\n"
+        "import sys; from jormungandr.service.child.heartbeat import Heartbeat\n"
         "h = Heartbeat(int(sys.argv[1])); h.beat('applying', 7); h.beat('updating'); h.beat()"
     )
     assert (heartbeat.counter, heartbeat.phase, heartbeat.lsn) == (0, "importing", 0)

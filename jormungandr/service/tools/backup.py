@@ -22,14 +22,14 @@ import apsw
 from jormungandr.durable import sync_folder, write_synced
 from jormungandr.errors import CheckpointError, DataDirError
 from jormungandr.ledger import Draft
-from jormungandr.service.database import LineageRow, connect
-from jormungandr.service.file_check import check_checkpoint, file_digest
-from jormungandr.service.journal import Journal
+from jormungandr.service.child.recovery import checkpoints, position
+from jormungandr.service.journal.database import LineageRow, connect
+from jormungandr.service.journal.reader import JournalReader
+from jormungandr.service.journal.writer import Journal
 from jormungandr.service.lock import Lock, reading
-from jormungandr.service.reader import JournalReader
-from jormungandr.service.recovery import checkpoints, position
-from jormungandr.service.untouched import untouched
-from jormungandr.service.verification import check_model, model_folders
+from jormungandr.service.tools.file_check import check_checkpoint, file_digest
+from jormungandr.service.tools.untouched import untouched
+from jormungandr.service.tools.verification import check_model, model_folders
 from jormungandr.version import __version__
 
 __all__ = ["EPOCH", "backup", "begin_epoch", "building", "check_new", "restore"]

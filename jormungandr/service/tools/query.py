@@ -9,8 +9,8 @@ import apsw
 import apsw.ext
 
 from jormungandr.errors import InvalidValue
-from jormungandr.service.flat import Layout
-from jormungandr.service.stored import StoredModel
+from jormungandr.service.tools.flat import Layout
+from jormungandr.service.tools.stored import StoredModel
 
 __all__ = ["Query"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from jormungandr.service.heartbeat import Heartbeat
+from jormungandr.service.child.heartbeat import Heartbeat
 
 __all__ = ["DEADLINES", "Watchdog"]
 

@@ -1,7 +1,8 @@
 """`verify`: a data directory against itself, row by row and policy by policy.
 
 Nothing in it is written. What is found is yielded as it is found: what is proven, what could not be
-and why, and what is damaged. Learners are run again in a process of their own, `service.rebuild`.
+and why, and what is damaged. Learners are run again in a process of their own,
+`service.tools.rebuild`.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from jormungandr.errors import DataDirError
-from jormungandr.service.file_check import check_files, check_top
-from jormungandr.service.findings import Finding, damage, gap, proven
-from jormungandr.service.journal_check import JournalCheck
+from jormungandr.service.child.process import THREADS
+from jormungandr.service.journal.wal_check import check_wal
 from jormungandr.service.lock import reading
-from jormungandr.service.process import THREADS
-from jormungandr.service.stored import find_model, generations
-from jormungandr.service.untouched import untouched
-from jormungandr.service.wal_check import check_wal
+from jormungandr.service.tools.file_check import check_files, check_top
+from jormungandr.service.tools.findings import Finding, damage, gap, proven
+from jormungandr.service.tools.journal_check import JournalCheck
+from jormungandr.service.tools.stored import find_model, generations
+from jormungandr.service.tools.untouched import untouched
 
 __all__ = ["check_model", "model_folders", "verify"]
 
@@ -104,7 +105,13 @@ def _rebuilt(
     flags: dict[str, Any] = {"immutable": immutable, "full": full}
     threads = str(journal.created.spec.threads)
     process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "jormungandr.service.rebuild", json.dumps(options | flags)],
+        [
+            sys.executable,
+            "-P",
+            "-m",
+            "jormungandr.service.tools.rebuild",
+            json.dumps(options | flags),
+        ],
         stdout=subprocess.PIPE,
         env={**os.environ, **dict.fromkeys(THREADS, threads)},
         text=True,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from jormungandr.service.database import SkipRow
-from jormungandr.service.journal import Journal
+from jormungandr.service.journal.database import SkipRow
+from jormungandr.service.journal.writer import Journal
 
 __all__ = ["Quarantine"]
 

@@ -11,7 +11,7 @@ import apsw
 from jormungandr.errors import DataDirError
 from jormungandr.rows import JournalRow, SkippedRow, decode_row
 from jormungandr.rows import row_digest as digest_of
-from jormungandr.service.database import (
+from jormungandr.service.journal.database import (
     Created,
     LineageRow,
     VersionRow,

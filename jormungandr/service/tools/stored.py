@@ -14,8 +14,8 @@ from jormungandr.columns import Columns
 from jormungandr.errors import DataDirError, ModelUnknown
 from jormungandr.ledger import BLOCK, Counters, block_from_bytes
 from jormungandr.rows import JournalRow, TransitionsRow
-from jormungandr.service.database import check, connect, control_rows, read_meta
-from jormungandr.service.reader import JournalReader
+from jormungandr.service.journal.database import check, connect, control_rows, read_meta
+from jormungandr.service.journal.reader import JournalReader
 
 __all__ = ["StoredModel", "find_model", "generations"]
 

@@ -1,9 +1,9 @@
 """The learner process of one model: read the journal, apply, publish, checkpoint.
 
-Started by the gateway with ``python -m jormungandr.service.host FOLDER CHANNEL HEARTBEAT GATEWAY
-BUDGET``: two descriptors, the gateway's process id, and the `recovery_budget` in seconds. It owns
-nothing that is not in the journal or a checkpoint: killed at any moment, the next one catches up to
-the same bits.
+Started by the gateway with ``python -m jormungandr.service.child.host FOLDER CHANNEL HEARTBEAT
+GATEWAY BUDGET``: two descriptors, the gateway's process id, and the `recovery_budget` in seconds.
+It owns nothing that is not in the journal or a checkpoint: killed at any moment, the next one
+catches up to the same bits.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ import msgspec
 from jormungandr.errors import CheckpointError, DataDirError
 from jormungandr.failpoints import reached
 from jormungandr.rows import SkippedRow
-from jormungandr.service.channel import Channel, Closed
-from jormungandr.service.database import Created
-from jormungandr.service.fingerprint import fingerprint
-from jormungandr.service.heartbeat import Heartbeat
-from jormungandr.service.keeper import RECOVERY_BUDGET, Keeper
-from jormungandr.service.lineage import enter
-from jormungandr.service.reader import JournalReader
-from jormungandr.service.recovery import recover
+from jormungandr.service.child.channel import Channel, Closed
+from jormungandr.service.child.fingerprint import fingerprint
+from jormungandr.service.child.heartbeat import Heartbeat
+from jormungandr.service.child.keeper import RECOVERY_BUDGET, Keeper
+from jormungandr.service.child.lineage import enter
+from jormungandr.service.child.recovery import recover
+from jormungandr.service.journal.database import Created
+from jormungandr.service.journal.reader import JournalReader
 
 log = logging.getLogger("jormungandr.host")
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from jormungandr.errors import InvalidValue
 from jormungandr.rows import TransitionsRow
-from jormungandr.service.flat import Layout
+from jormungandr.service.tools.flat import Layout
 from jormungandr.wire import encode
 
 __all__ = ["FORMATS", "Writer", "open_writer"]

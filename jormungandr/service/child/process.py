@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jormungandr.service.channel import LIMIT, AsyncChannel, Closed, Garbage
-from jormungandr.service.heartbeat import Heartbeat
-from jormungandr.service.keeper import RECOVERY_BUDGET
-from jormungandr.service.watchdog import Watchdog
+from jormungandr.service.child.channel import LIMIT, AsyncChannel, Closed, Garbage
+from jormungandr.service.child.heartbeat import Heartbeat
+from jormungandr.service.child.keeper import RECOVERY_BUDGET
+from jormungandr.service.child.watchdog import Watchdog
 
 __all__ = ["PARK_AFTER", "LearnerProcess"]
 
@@ -289,7 +289,7 @@ class LearnerProcess:
         ours, theirs = socket.socketpair()
         command = [
             *(sys.executable, "-P"),  # modules do not come from the folder the server started in
-            *("-m", "jormungandr.service.host", str(self._folder)),
+            *("-m", "jormungandr.service.child.host", str(self._folder)),
             *map(str, (theirs.fileno(), heartbeat.fd, os.getpid(), self._recovery_budget)),
         ]
         try:

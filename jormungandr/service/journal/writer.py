@@ -31,7 +31,7 @@ from jormungandr.ledger import (
 )
 from jormungandr.rows import Row, encode_row
 from jormungandr.rows import row_digest as digest_of
-from jormungandr.service.database import (
+from jormungandr.service.journal.database import (
     DAMAGED,
     FORMAT,
     SCHEMA,
@@ -49,9 +49,9 @@ from jormungandr.service.database import (
     read_created,
     read_meta,
 )
-from jormungandr.service.mover import WalMover, end_process
-from jormungandr.service.summary import summary
-from jormungandr.service.wal_check import check_wal
+from jormungandr.service.journal.mover import WalMover, end_process
+from jormungandr.service.journal.summary import summary
+from jormungandr.service.journal.wal_check import check_wal
 
 __all__ = ["Journal"]
 

@@ -16,9 +16,9 @@ from typing import Any
 
 from jormungandr.errors import CheckpointError, DataDirError
 from jormungandr.failpoints import reached
-from jormungandr.service.database import LineageRow
-from jormungandr.service.lineage import check_course, enter
-from jormungandr.service.reader import JournalReader
+from jormungandr.service.child.lineage import check_course, enter
+from jormungandr.service.journal.database import LineageRow
+from jormungandr.service.journal.reader import JournalReader
 
 __all__ = ["AGAIN", "check_end", "checkpoints", "position", "recover", "refused"]
 

@@ -10,11 +10,11 @@ from typing import Any
 
 from jormungandr.errors import CheckpointError
 from jormungandr.policy import PolicySnapshot
-from jormungandr.service.database import VersionRow
-from jormungandr.service.findings import Finding, damage, gap, proven
-from jormungandr.service.journal_check import JournalCheck
-from jormungandr.service.recovery import checkpoints, position
+from jormungandr.service.child.recovery import checkpoints, position
+from jormungandr.service.journal.database import VersionRow
 from jormungandr.service.shelf import KEEP_POLICIES
+from jormungandr.service.tools.findings import Finding, damage, gap, proven
+from jormungandr.service.tools.journal_check import JournalCheck
 
 __all__ = ["check_checkpoint", "check_files", "check_top"]
 

@@ -14,7 +14,7 @@ import msgspec
 from jormungandr.errors import JormungandrError
 from jormungandr.policy import PolicySnapshot, layer_shapes
 from jormungandr.protocol import Evaluation
-from jormungandr.service.channel import Garbage
+from jormungandr.service.child.channel import Garbage
 from jormungandr.spec import ModelSpec
 
 __all__ = [

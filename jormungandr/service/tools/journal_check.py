@@ -15,7 +15,7 @@ import numpy as np
 from jormungandr.errors import JormungandrError
 from jormungandr.ledger import Counters, MemoryStore, block_from_bytes
 from jormungandr.rows import LabelsRow, Row, TransitionsRow, decode_row, row_digest
-from jormungandr.service.database import (
+from jormungandr.service.journal.database import (
     SCHEMA,
     Created,
     LineageRow,
@@ -25,9 +25,9 @@ from jormungandr.service.database import (
     connect,
     read_created,
 )
-from jormungandr.service.findings import Finding, damage, gap, proven
-from jormungandr.service.readmission import Readmission, same_rows
-from jormungandr.service.summary import summary
+from jormungandr.service.journal.summary import summary
+from jormungandr.service.tools.findings import Finding, damage, gap, proven
+from jormungandr.service.tools.readmission import Readmission, same_rows
 from jormungandr.spec import ModelSpec
 
 __all__ = ["JournalCheck"]

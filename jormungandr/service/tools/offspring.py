@@ -16,7 +16,9 @@ from jormungandr.durable import sync_folder
 from jormungandr.errors import InvalidValue, ModelConflict
 from jormungandr.ledger import Draft
 from jormungandr.rows import row_digest
-from jormungandr.service.database import (
+from jormungandr.service.child.fingerprint import fingerprint
+from jormungandr.service.datadir import DataDir
+from jormungandr.service.journal.database import (
     Created,
     VersionRow,
     checksum,
@@ -24,11 +26,9 @@ from jormungandr.service.database import (
     encode_created,
     make_durable,
 )
-from jormungandr.service.datadir import DataDir
-from jormungandr.service.fingerprint import fingerprint
-from jormungandr.service.journal import Journal
+from jormungandr.service.journal.writer import Journal
 from jormungandr.service.shelf import PolicyShelf
-from jormungandr.service.stored import StoredModel, generations
+from jormungandr.service.tools.stored import StoredModel, generations
 from jormungandr.spec import MODEL_ID, ModelSpec
 
 __all__ = ["Offspring"]

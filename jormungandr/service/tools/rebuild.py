@@ -1,8 +1,9 @@
 """The learner run again over a journal, and compared: states with checkpoints, bit for bit.
 
-Started by `service.verification` with ``python -m jormungandr.service.rebuild OPTIONS``, as a
-process of its own for the reason that `service.host` is one: its thread counts are set before its
-libraries are loaded. It writes findings to its standard output, one JSON line each.
+Started by `service.tools.verification` with ``python -m jormungandr.service.tools.rebuild
+OPTIONS``, as a process of its own for the reason that `service.child.host` is one: its thread
+counts are set before its libraries are loaded. It writes findings to its standard output, one JSON
+line each.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from numpy.typing import NDArray
 
 from jormungandr.columns import TRAIN
 from jormungandr.errors import CheckpointError, JormungandrError
-from jormungandr.service.findings import Finding, damage, gap, proven
-from jormungandr.service.fingerprint import fingerprint
-from jormungandr.service.lineage import check_course, enter
-from jormungandr.service.reader import JournalReader
-from jormungandr.service.recovery import checkpoints, position
+from jormungandr.service.child.fingerprint import fingerprint
+from jormungandr.service.child.lineage import check_course, enter
+from jormungandr.service.child.recovery import checkpoints, position
+from jormungandr.service.journal.reader import JournalReader
+from jormungandr.service.tools.findings import Finding, damage, gap, proven
 
 __all__ = ["Rebuild"]
 

@@ -18,7 +18,7 @@ from typing import NoReturn
 import apsw
 
 from jormungandr.failpoints import reached
-from jormungandr.service.database import connect, make_durable
+from jormungandr.service.journal.database import connect, make_durable
 
 __all__ = ["WalMover", "end_process"]
 

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from jormungandr.service.wal_check import wal_path
+from jormungandr.service.journal.wal_check import wal_path
 
 __all__ = ["untouched"]
 

@@ -32,8 +32,8 @@ from jormungandr.ledger import (
 )
 from jormungandr.protocol import LIMITS
 from jormungandr.rows import ACCEPTED, LabelsRow, TransitionsRow, decode_row, row_digest
-from jormungandr.service.backup import begin_epoch, building, check_new
-from jormungandr.service.database import (
+from jormungandr.service.child.recovery import checkpoints, position
+from jormungandr.service.journal.database import (
     FORMAT,
     SCHEMA,
     Created,
@@ -45,16 +45,16 @@ from jormungandr.service.database import (
     make_durable,
     read_created,
 )
-from jormungandr.service.file_check import check_checkpoint, file_digest
-from jormungandr.service.findings import Finding, damage, gap, proven
-from jormungandr.service.journal import Journal
+from jormungandr.service.journal.summary import summary
+from jormungandr.service.journal.wal_check import check_wal, mended_wal
+from jormungandr.service.journal.writer import Journal
 from jormungandr.service.lock import reading
-from jormungandr.service.readmission import Readmission
-from jormungandr.service.recovery import checkpoints, position
-from jormungandr.service.summary import summary
-from jormungandr.service.untouched import untouched
-from jormungandr.service.verification import check_model, model_folders
-from jormungandr.service.wal_check import check_wal, mended_wal
+from jormungandr.service.tools.backup import begin_epoch, building, check_new
+from jormungandr.service.tools.file_check import check_checkpoint, file_digest
+from jormungandr.service.tools.findings import Finding, damage, gap, proven
+from jormungandr.service.tools.readmission import Readmission
+from jormungandr.service.tools.untouched import untouched
+from jormungandr.service.tools.verification import check_model, model_folders
 
 __all__ = ["salvage"]
 

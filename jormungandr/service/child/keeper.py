@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from jormungandr.failpoints import reached
-from jormungandr.service.recovery import AGAIN, checkpoints, position
+from jormungandr.service.child.recovery import AGAIN, checkpoints, position
 
 __all__ = ["RECOVERY_BUDGET", "Keeper"]
 

@@ -18,8 +18,8 @@ from jormungandr.errors import JormungandrError, StorageFull
 from jormungandr.failpoints import reached
 from jormungandr.ledger import Draft
 from jormungandr.rows import Row
-from jormungandr.service.database import Control
-from jormungandr.service.journal import Journal
+from jormungandr.service.journal.database import Control
+from jormungandr.service.journal.writer import Journal
 
 __all__ = ["Admit", "Commits"]
 

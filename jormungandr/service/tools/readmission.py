@@ -18,7 +18,7 @@ from jormungandr.columns import Columns
 from jormungandr.ledger import Draft, MemoryStore
 from jormungandr.protocol import LIMITS
 from jormungandr.rows import ACCEPTED, Row, TransitionsRow
-from jormungandr.service.database import Created
+from jormungandr.service.journal.database import Created
 
 __all__ = ["Readmission", "same_rows"]
 

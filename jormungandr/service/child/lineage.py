@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jormungandr.errors import CheckpointError
-from jormungandr.service.database import LineageRow
+from jormungandr.service.journal.database import LineageRow
 
 __all__ = ["ahead", "check_course", "enter"]
 

@@ -1,0 +1,1 @@
+"""The learner process: what runs in it, and what its gateway starts and watches it with."""
