@@ -106,7 +106,7 @@ NAMES = count()
 @pytest.fixture
 def fresh() -> Step:
     """``fresh(3, reward=1.0)``: timestep 3 of an episode that no other test has."""
-    name = f"e{next(NAMES)}"
+    name = f"fresh{next(NAMES)}"
 
     def build(timestep: Any = 0, /, **fields: Any) -> dict[str, Any]:
         row = {
