@@ -21,19 +21,26 @@
     │   ├── PolicyVersionStale                policy_version_stale
     │   └── ModelConflict                     model_conflict
     ├── Malformed                        400  malformed
+    │   └── TooDeep                           too_deep
     ├── Unauthenticated                  401  unauthenticated
+    ├── Forbidden                        403  forbidden: a token that may do other things
+    │   └── ModelQuota                        model_quota: as many models as the service takes
     ├── ModelUnknown                     404  model_unknown
     ├── NotFound                         404  not_found
     ├── MethodNotAllowed                 405  method_not_allowed
+    ├── RequestTimeout                   408  request_timeout
+    ├── PolicyGone                       410  policy_gone: a version that is no longer kept
     ├── BodyTooLarge                     413  body_too_large
     ├── UnsupportedMediaType             415  unsupported_media_type
     ├── TooManyRequests                  429  yours: come back later (Retry-After)
     │   ├── Backlog                           backlog
+    │   ├── RateLimited                       rate_limited
     │   └── PendingLabelsFull                 pending_labels_full
     ├── PackageMissing                   501  package_missing
     ├── Unavailable                      503  ours: come back later (Retry-After)
     │   ├── StorageFull                       storage_full
     │   ├── Draining                          draining
+    │   ├── Overloaded                        overloaded
     │   ├── PolicyNotReady                    policy_not_ready
     │   └── WaitTimeout                       wait_timeout
     ├── CheckpointError                  500  checkpoint_invalid: a saved state that does not verify
@@ -211,10 +218,28 @@ class Malformed(JormungandrError):
     code, status = "malformed", 400
 
 
+class TooDeep(Malformed):
+    """A body nested deeper than any of ours is."""
+
+    code = "too_deep"
+
+
 class Unauthenticated(JormungandrError):
     """No token, or not the right one."""
 
     code, status = "unauthenticated", 401
+
+
+class Forbidden(JormungandrError):
+    """A token that is known, and may not do this."""
+
+    code, status = "forbidden", 403
+
+
+class ModelQuota(Forbidden):
+    """The service has as many models as it takes."""
+
+    code = "model_quota"
 
 
 class ModelUnknown(JormungandrError):
@@ -233,6 +258,18 @@ class MethodNotAllowed(JormungandrError):
     """The path exists, but not for that method."""
 
     code, status = "method_not_allowed", 405
+
+
+class RequestTimeout(JormungandrError):
+    """A request that took too long to arrive."""
+
+    code, status = "request_timeout", 408
+
+
+class PolicyGone(JormungandrError):
+    """A policy version that is no longer kept."""
+
+    code, status = "policy_gone", 410
 
 
 class BodyTooLarge(JormungandrError):
@@ -257,6 +294,12 @@ class Backlog(TooManyRequests):
     """The learner is behind by more than the model's ``pacing.max_backlog``."""
 
     code = "backlog"
+
+
+class RateLimited(TooManyRequests):
+    """More requests or rows than one token may send in that time."""
+
+    code = "rate_limited"
 
 
 class PendingLabelsFull(TooManyRequests):
@@ -287,6 +330,12 @@ class Draining(Unavailable):
     """The service is shutting down; nothing of the request was kept."""
 
     code = "draining"
+
+
+class Overloaded(Unavailable):
+    """More work is waiting than the service takes on; it was not begun."""
+
+    code = "overloaded"
 
 
 class PolicyNotReady(Unavailable):

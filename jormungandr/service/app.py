@@ -29,7 +29,8 @@ from jormungandr.service.child.process import PARK_AFTER
 from jormungandr.service.decoding import Decoder
 from jormungandr.service.export import Exporter, ExportRoute
 from jormungandr.service.gateway import Gateway
-from jormungandr.service.http import Authenticated, JsonRoute, Request, number
+from jormungandr.service.http.authentication import Authenticated
+from jormungandr.service.http.route import JsonRoute, Request, number
 from jormungandr.service.journal.space import FREE_SPACE_FLOOR
 from jormungandr.service.retention import Keeping
 from jormungandr.version import __version__
@@ -102,11 +103,13 @@ def _routes(gateway: Gateway, exporter: Exporter) -> list[Route]:
 
     async def create(request: Request) -> tuple[int, Any]:
         given = fields(decode_object(request.body), {"model_id": str, "spec": dict}, {})
+        request.grant.check("operate", given["model_id"])
         new, model = await gateway.create(given["model_id"], given["spec"])
         return (201 if new else 200), model.info()
 
-    async def models(_: Request) -> tuple[int, Any]:
-        return 200, {"models": gateway.models()}
+    async def models(request: Request) -> tuple[int, Any]:
+        found = gateway.models()
+        return 200, {"models": [m for m in found if request.grant.allows_model(m["model_id"])]}
 
     async def show(request: Request) -> tuple[int, Any]:
         model = gateway.model(request.path["model_id"])
@@ -129,7 +132,9 @@ def _routes(gateway: Gateway, exporter: Exporter) -> list[Route]:
         def decode(body: bytes) -> Columns:
             given = fields(decode_object(body), {"transitions": list}, {})
             _at_most(len(given["transitions"]), "transitions")
-            return columns(given["transitions"], model.spec)
+            found = columns(given["transitions"], model.spec)
+            request.grant.check_rows(found)
+            return found
 
         return 200, await model.add(await decoded(decode, request.body))
 
@@ -139,7 +144,9 @@ def _routes(gateway: Gateway, exporter: Exporter) -> list[Route]:
         def decode(body: bytes) -> list[tuple[Identity, int]]:
             given = fields(decode_object(body), {"labels": list}, {})
             _at_most(len(given["labels"]), "labels")
-            return check_labels(given["labels"], model.spec)
+            found = check_labels(given["labels"], model.spec)
+            request.grant.check_actors({actor_id for (actor_id, _, _), _ in found})
+            return found
 
         return 200, await model.label(await decoded(decode, request.body))
 
@@ -166,17 +173,17 @@ def _routes(gateway: Gateway, exporter: Exporter) -> list[Route]:
 
     one = "/v1/models/{model_id}"
     return [
-        Route("/v1/health/live", JsonRoute(live), methods=["GET"]),
-        Route("/v1/health/ready", JsonRoute(ready), methods=["GET"]),
-        Route("/v1/info", JsonRoute(info), methods=["GET"]),
-        Route("/v1/models", JsonRoute(create, body=True), methods=["POST"]),
-        Route("/v1/models", JsonRoute(models), methods=["GET"]),
-        Route(one, JsonRoute(show, query=("applied_lsn", "wait")), methods=["GET"]),
-        Route(one, JsonRoute(delete), methods=["DELETE"]),
-        Route(f"{one}/metrics", JsonRoute(metrics), methods=["GET"]),
-        Route(f"{one}/experience/add", JsonRoute(add, body=True), methods=["POST"]),
-        Route(f"{one}/labels/add", JsonRoute(label, body=True), methods=["POST"]),
-        Route(f"{one}/inference", JsonRoute(inference, body=True), methods=["POST"]),
+        Route("/v1/health/live", JsonRoute(live, needs=None), methods=["GET"]),
+        Route("/v1/health/ready", JsonRoute(ready, needs=None), methods=["GET"]),
+        Route("/v1/info", JsonRoute(info, needs="any"), methods=["GET"]),
+        Route("/v1/models", JsonRoute(create, needs="operate", body=True), methods=["POST"]),
+        Route("/v1/models", JsonRoute(models, needs="observe"), methods=["GET"]),
+        Route(one, JsonRoute(show, needs="any", query=("applied_lsn", "wait")), methods=["GET"]),
+        Route(one, JsonRoute(delete, needs="operate"), methods=["DELETE"]),
+        Route(f"{one}/metrics", JsonRoute(metrics, needs="observe"), methods=["GET"]),
+        Route(f"{one}/experience/add", JsonRoute(add, needs="ingest", body=True), methods=["POST"]),
+        Route(f"{one}/labels/add", JsonRoute(label, needs="label", body=True), methods=["POST"]),
+        Route(f"{one}/inference", JsonRoute(inference, needs="act", body=True), methods=["POST"]),
         Route(f"{one}/export", ExportRoute(gateway.model, exporter), methods=["POST"]),
     ]
 

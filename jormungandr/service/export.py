@@ -26,7 +26,7 @@ from jormungandr.errors import (
     from_dict,
 )
 from jormungandr.policy import POLICY_FILE, PolicySnapshot
-from jormungandr.service.http import JsonRoute, Request
+from jormungandr.service.http.route import JsonRoute, Request
 from jormungandr.service.model import Model
 
 __all__ = ["ExportRoute", "Exporter"]
@@ -138,7 +138,7 @@ class ExportRoute:
             if not made:  # an error; a success has another form
                 await send(message)
 
-        await JsonRoute(call, query=("format",))(scope, receive, reply)
+        await JsonRoute(call, needs="operate", query=("format",))(scope, receive, reply)
         for file, data in made:
             headers = [
                 (b"content-type", b"application/zip"),

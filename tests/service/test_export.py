@@ -28,6 +28,7 @@ from jormungandr.errors import (
 from jormungandr.service import export
 from jormungandr.service import model as model_module
 from jormungandr.service.export import Exporter, ExportRoute
+from jormungandr.service.http.grants import OPERATOR
 from tests.service.serving import QUIET, TOKEN, InMemory, gone, until
 
 ROOT = Path(__file__).parents[2]
@@ -216,6 +217,7 @@ def test_client_that_goes_takes_its_export_along(
         "path_params": {"model_id": "m"},
         "query_string": b"format=onnx",
         "headers": [],
+        "grant": OPERATOR,
     }
     sent: list[Any] = []
 

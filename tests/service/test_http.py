@@ -11,7 +11,8 @@ from starlette.testclient import TestClient
 
 from jormungandr.errors import Draining, InternalError
 from jormungandr.service.app import create_app
-from jormungandr.service.http import Authenticated, JsonRoute, Request
+from jormungandr.service.http.authentication import Authenticated
+from jormungandr.service.http.route import JsonRoute, Request
 from jormungandr.version import __version__
 from tests.service.serving import TOKEN
 
@@ -409,7 +410,7 @@ def post(
     if length is not None:
         headers.append((b"content-length", length))
     scope = {"type": "http", "method": "POST", "path": "/", "query_string": b"", "headers": headers}
-    return asgi(JsonRoute(call, body=True), scope, *messages)
+    return asgi(JsonRoute(call, needs=None, body=True), scope, *messages)
 
 
 def part(size: int, more: bool) -> dict[str, Any]:
@@ -463,7 +464,7 @@ def test_our_own_fault(caplog: pytest.LogCaptureFixture) -> None:
     async def never() -> Any:
         raise AssertionError
 
-    asyncio.run(JsonRoute(call)(scope, never, send))
+    asyncio.run(JsonRoute(call, needs=None)(scope, never, send))
 
     assert sent[0]["status"] == InternalError.status == 500
     assert b"internal_error" in sent[1]["body"]
@@ -487,7 +488,7 @@ def test_server_that_waits_no_longer() -> None:
 
     async def cut_off() -> None:
         scope = {"type": "http", "method": "GET", "path": "/", "query_string": b"", "headers": []}
-        task = asyncio.create_task(JsonRoute(call)(scope, never, send))
+        task = asyncio.create_task(JsonRoute(call, needs=None)(scope, never, send))
         await asyncio.sleep(0)
         task.cancel()
         await task

@@ -1,17 +1,15 @@
-"""HTTP in small: a JSON route as a bare ASGI application, and authentication before all."""
+"""HTTP in small: a JSON route as a bare ASGI application."""
 
 from __future__ import annotations
 
 import asyncio
-import hmac
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from hashlib import sha256
 from typing import Any
 from urllib.parse import parse_qsl
 
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from jormungandr.errors import (
     BodyTooLarge,
@@ -27,22 +25,22 @@ from jormungandr.errors import (
     UnsupportedMediaType,
 )
 from jormungandr.protocol import LIMITS
+from jormungandr.service.http.grants import NOBODY, Grant, Needs
 from jormungandr.wire import encode
 
-__all__ = ["Authenticated", "JsonRoute", "Request", "answer"]
+__all__ = ["JsonRoute", "Request", "answer", "number"]
 
 log = logging.getLogger("jormungandr")
-
-OPEN_PATHS = frozenset({"/v1/health/live", "/v1/health/ready"})
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a route sees: path parameters, query, and the body as bytes."""
+    """What a route sees: path parameters, query, the body as bytes, and who asks."""
 
     path: dict[str, str]
     query: dict[str, str]
     body: bytes
+    grant: Grant
 
 
 Call = Callable[[Request], Awaitable[tuple[int, Any]]]
@@ -53,22 +51,29 @@ class JsonRoute:
 
     Args:
         call: returns (status, body); a body of None is no body.
+        needs: what the request's token must allow, of the model in the path where there is one;
+            None for a route that is open to all.
         body: whether the route takes one.
         query: names of the query parameters it knows.
     """
 
-    def __init__(self, call: Call, *, body: bool = False, query: tuple[str, ...] = ()) -> None:
-        self._call, self._body, self._query = call, body, query
+    def __init__(
+        self, call: Call, *, needs: Needs, body: bool = False, query: tuple[str, ...] = ()
+    ) -> None:
+        self._call, self.needs, self._body, self._query = call, needs, body, query
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         try:
+            path, grant = scope.get("path_params", {}), scope.get("grant", NOBODY)
+            if self.needs is not None:  # before anything of the request is read
+                grant.check(self.needs, path.get("model_id"))
             body = await self._read(scope, receive) if self._body else b""
             query = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
             for name in query:
                 if name not in self._query:
                     raise UnknownField(f"query.{name}", f"only {list(self._query)}", name)
-            request = Request(scope.get("path_params", {}), query, body)
+            request = Request(path, query, body, grant)
             status, content = await self._call(request)
         except JormungandrError as error:
             await answer(send, error.status, {"error": error.to_dict()}, error)
@@ -128,49 +133,6 @@ async def answer(
         headers.append((b"connection", b"close"))  # what is left of the body is not read
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
-
-
-class Authenticated:
-    """Deny by default: every path but the health checks needs the token, whatever the method.
-
-    Args:
-        app: what stands behind.
-        token: the operator's; None leaves the door open (tests in memory, an explicit flag).
-    """
-
-    def __init__(self, app: ASGIApp, token: str | None) -> None:
-        self._app = app
-        self._digest = None if token is None else sha256(token.encode()).digest()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let a request through, or answer 401."""
-        if scope["type"] == "http" and scope["path"] not in OPEN_PATHS and not self._known(scope):
-            error = Unauthenticated(
-                "Authorization",
-                "Bearer and the service's token",
-                "another" if _given(scope) else "nothing",
-                "set JORMUNGANDR_TOKEN_FILE to the file that `jormungandr serve` names",
-            )
-            await answer(send, error.status, {"error": error.to_dict()}, error)
-            return
-        if scope["type"] not in ("http", "lifespan"):
-            return  # no WebSockets here
-        await self._app(scope, receive, send)
-
-    def _known(self, scope: Scope) -> bool:
-        if self._digest is None:
-            return True
-        given = _given(scope)
-        if len(given) != 1:
-            return False
-        kind, _, token = given[0].partition(b" ")
-        # Digests are compared, so that neither length nor content shows in the time it takes.
-        same = hmac.compare_digest(sha256(token.strip()).digest(), self._digest)
-        return same and kind.lower() == b"bearer"
-
-
-def _given(scope: Scope) -> list[bytes]:
-    return [value for name, value in scope["headers"] if name == b"authorization"]
 
 
 def number(request: Request, name: str, low: float, high: float, default: float) -> float:

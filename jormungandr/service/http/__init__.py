@@ -1,0 +1,1 @@
+"""HTTP: routes as bare ASGI applications, and what stands before them."""
