@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
+import os
 import socket
 import ssl
+import threading
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 from urllib.parse import urlsplit
 
@@ -24,7 +28,7 @@ class Response:
 
 
 class Transport(Protocol):
-    """Sends one request and returns its answer."""
+    """Sends one request and returns its answer; several threads may do so at once."""
 
     def request(
         self, method: str, path: str, body: bytes | None, headers: dict[str, str], timeout: float
@@ -37,18 +41,20 @@ class Transport(Protocol):
         ...
 
     def close(self) -> None:
-        """Release the connection."""
+        """Release all connections; a request of another thread ends with an `OSError`."""
         ...
 
 
 class HttpTransport:
-    """HTTP/1.1 over one keep-alive connection of the standard library; not for several threads.
+    """HTTP/1.1 over keep-alive connections of the standard library, one for each calling thread.
 
     Args:
         url: ``http://host:port`` or ``https://host:port``, with an optional path in front of `/v1`.
+        ca_file: PEM file of the authorities, or the certificates of services, that are trusted;
+            None is ``JORMUNGANDR_CA_FILE``, and without that the system's authorities.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, ca_file: str | Path | None = None) -> None:
         try:
             parts = urlsplit(url)
             host, port = parts.hostname, parts.port
@@ -58,33 +64,34 @@ class HttpTransport:
             raise InvalidValue("url", "http://host:port or https://host:port", repr(url))
         self._host, self._port = host, port
         self._prefix = parts.path.rstrip("/")
-        self._tls = ssl.create_default_context() if parts.scheme == "https" else None
-        self._connection: http.client.HTTPConnection | None = None
+        self._tls = _trusting(ca_file) if parts.scheme == "https" else None
+        self._connections: dict[int, http.client.HTTPConnection] = {}  # by thread
+        self._closed = 0  # how often: a request that was under way is not sent again
 
     def request(
         self, method: str, path: str, body: bytes | None, headers: dict[str, str], timeout: float
     ) -> Response:
         """Send and wait; a connection the server closed while idle is opened again once."""
-        fresh = self._connection is None
+        fresh, closed = threading.get_ident() not in self._connections, self._closed
         try:
             try:
                 return self._send(method, path, body, headers, timeout)
             except ConnectionError:
-                self.close()
-                if fresh:
+                self._drop()
+                if fresh or self._closed != closed:
                     raise
                 return self._send(method, path, body, headers, timeout)
         except http.client.HTTPException as error:
-            self.close()
+            self._drop()
             raise ConnectionError(repr(error)) from error
         except OSError:
-            self.close()
+            self._drop()
             raise
 
     def _send(
         self, method: str, path: str, body: bytes | None, headers: dict[str, str], timeout: float
     ) -> Response:
-        connection = self._connection or self._connect(timeout)
+        connection = self._connections.get(threading.get_ident()) or self._connect(timeout)
         if connection.sock is not None:
             connection.sock.settimeout(timeout)
         connection.request(method, self._prefix + path, body=body, headers=headers)
@@ -95,23 +102,49 @@ class HttpTransport:
         found = {name.lower(): value for name, value in answer.getheaders()}
         data = answer.read()
         if answer.will_close:
-            self.close()
+            self._drop()
         return Response(answer.status, found, data)
 
     def _connect(self, timeout: float) -> http.client.HTTPConnection:
         if self._tls is not None:
-            self._connection = http.client.HTTPSConnection(
+            connection: http.client.HTTPConnection = http.client.HTTPSConnection(
                 self._host, self._port, timeout=timeout, context=self._tls
             )
         else:
-            self._connection = http.client.HTTPConnection(self._host, self._port, timeout=timeout)
-        self._connection.connect()
+            connection = http.client.HTTPConnection(self._host, self._port, timeout=timeout)
+        connection.connect()
         # An actor sends small requests and waits for each: Nagle's delay would be most of the time.
-        self._connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return self._connection
+        connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._connections[threading.get_ident()] = connection
+        return connection
+
+    def _drop(self) -> None:
+        """Close this thread's connection; its next request opens another."""
+        connection = self._connections.pop(threading.get_ident(), None)
+        if connection is not None:
+            connection.close()
 
     def close(self) -> None:
-        """Close the connection; the next request opens another."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        """Close all connections; the next request opens another."""
+        self._closed += 1
+        others = {thread.ident for thread in threading.enumerate()} - {threading.get_ident()}
+        for thread, connection in list(self._connections.items()):
+            if thread not in others:
+                self._connections.pop(thread, None)
+                connection.close()
+            elif connection.sock is not None:
+                # Wakes the thread that reads from it, which then closes it.
+                with contextlib.suppress(OSError):
+                    connection.sock.shutdown(socket.SHUT_RDWR)
+
+
+def _trusting(ca_file: str | Path | None) -> ssl.SSLContext:
+    """Return a context that checks certificates and names, with TLS 1.2 at least."""
+    ca_file = ca_file or os.environ.get("JORMUNGANDR_CA_FILE") or None
+    try:
+        context = ssl.create_default_context(cafile=ca_file)
+    except OSError as error:  # an SSLError is one
+        expected = "a readable file of certificates, as PEM"
+        raise InvalidValue("JORMUNGANDR_CA_FILE", expected, f"{ca_file}: {error}") from None
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context

@@ -1,16 +1,13 @@
-"""The data directory: its lock, the operator's token, and the folders of models."""
+"""The data directory: its lock, and the folders of models."""
 
 from __future__ import annotations
 
-import os
-import secrets
 import shutil
-import stat
 from pathlib import Path
 
 import apsw
 
-from jormungandr.durable import sync_folder
+from jormungandr.durable import make_folder, sync_folder
 from jormungandr.errors import DataDirError
 from jormungandr.failpoints import reached
 from jormungandr.service.child.fingerprint import fingerprint
@@ -19,10 +16,11 @@ from jormungandr.service.journal.database import Created
 from jormungandr.service.journal.wal_check import check_wal
 from jormungandr.service.journal.writer import Journal
 from jormungandr.service.lock import Lock
+from jormungandr.service.tools.stored import UNFINISHED
 from jormungandr.service.tools.verification import check_model
 from jormungandr.spec import ModelSpec
 
-__all__ = ["LEARNED", "DataDir", "read_token"]
+__all__ = ["LEARNED", "DataDir"]
 
 #: Folders of a model that go with it.
 LEARNED = ("policies", "checkpoints")
@@ -41,12 +39,13 @@ class DataDir:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            (path / "models").mkdir(parents=True, exist_ok=True)
+            make_folder(path / "models")
             self.lock = Lock(path)
         except OSError as error:
             raise DataDirError(str(path), "a directory that can be written", error) from None
-        for junk in (path / "models").glob(".*"):
-            shutil.rmtree(junk)  # a creation that was cut short was never acknowledged
+        for junk in (path / "models").iterdir():
+            if UNFINISHED.fullmatch(junk.name):
+                shutil.rmtree(junk)  # a creation that was cut short was never acknowledged
 
     def journals(self) -> list[tuple[Path, Journal]]:
         """Open every journal there is, in order of folder names.
@@ -55,7 +54,7 @@ class DataDir:
             DataDirError: one cannot be opened, or is older than what was made from it; nothing is
                 skipped silently.
         """
-        folders = sorted(p for p in (self.path / "models").iterdir() if p.is_dir())
+        folders = sorted(p for p in (self.path / "models").glob("[!.]*") if p.is_dir())
         if not self.lock.in_place:
             # A copy: made while a server wrote, it may be of no single moment.
             for folder in folders:
@@ -109,30 +108,3 @@ def _open(folder: Path) -> Journal:
         for name in LEARNED:
             shutil.rmtree(folder / name, ignore_errors=True)
     return journal
-
-
-def read_token(path: Path) -> str:
-    """Return the operator's token; made with mode 0600 when the file is missing.
-
-    Raises:
-        DataDirError: others may read the file, or it holds no usable token.
-    """
-    try:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        pass
-    except OSError as error:
-        raise DataDirError(str(path), "a token file that can be made", error) from None
-    else:
-        with os.fdopen(handle, "w") as file:
-            file.write(secrets.token_urlsafe(32) + "\n")
-    try:
-        mode = stat.S_IMODE(path.stat().st_mode)
-        token = path.read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataDirError(str(path), "a readable token file", error) from None
-    if mode & 0o077:
-        raise DataDirError(str(path), "mode 0600", oct(mode), f"chmod 600 {path}")
-    if not token or not token.isprintable() or " " in token:
-        raise DataDirError(str(path), "a token of printable characters", "another")
-    return token

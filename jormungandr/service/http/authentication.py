@@ -2,60 +2,82 @@
 
 from __future__ import annotations
 
-import hmac
-from hashlib import sha256
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from starlette.types import ASGIApp, Receive, Scope, Send
-
-from jormungandr.errors import Unauthenticated
-from jormungandr.service.http.grants import OPERATOR
+from jormungandr.errors import Forbidden, Malformed, Unauthenticated
+from jormungandr.service.access.hosts import Hosts
+from jormungandr.service.access.keyring import Keyring, OneToken, unknown
+from jormungandr.service.http.grants import NOBODY, OPERATOR, Grant
 from jormungandr.service.http.route import answer
 
 __all__ = ["OPEN_PATHS", "Authenticated"]
 
+#: What is answered without a token. A probe knows neither token nor name, so none is asked for.
 OPEN_PATHS = frozenset({"/v1/health/live", "/v1/health/ready"})
 
 
 class Authenticated:
-    """Deny by default: every path but the health checks needs the token, whatever the method.
+    """Deny by default: every path but the health checks needs a token, whatever the method.
+
+    What a token allows is asked once more where the request arrives: see `guarded`.
 
     Args:
         app: what stands behind.
-        token: the operator's; None leaves the door open (tests in memory, an explicit flag).
+        token: the operator's, or a keyring; None leaves the door open (tests in memory).
+        hosts: the names under which the service answers; None is any name.
     """
 
-    def __init__(self, app: ASGIApp, token: str | None) -> None:
-        self._app = app
-        self._digest = None if token is None else sha256(token.encode()).digest()
+    def __init__(
+        self, app: ASGIApp, token: str | Keyring | None, hosts: Hosts | None = None
+    ) -> None:
+        self._app, self._hosts = app, hosts
+        self._keyring = OneToken(token) if isinstance(token, str) else token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let a request through, or answer 401."""
-        if scope["type"] == "http" and scope["path"] not in OPEN_PATHS and not self._known(scope):
-            error = Unauthenticated(
-                "Authorization",
-                "Bearer and the service's token",
-                "another" if _given(scope) else "nothing",
-                "set JORMUNGANDR_TOKEN_FILE to the file that `jormungandr serve` names",
-            )
-            await answer(send, error.status, {"error": error.to_dict()}, error)
-            return
-        if scope["type"] not in ("http", "lifespan"):
+        """Let a request through with its grant, or answer 400, 401 or 403."""
+        if scope["type"] == "http":
+            try:
+                scope["grant"] = self._grant(scope)
+            except (Malformed, Unauthenticated, Forbidden) as error:
+                await answer(send, error.status, {"error": error.to_dict()}, error)
+                return
+            send = self._while_known(scope, send)
+        elif scope["type"] != "lifespan":
             return  # no WebSockets here
-        # Routes ask the grant; one that finds none lets nobody through.
-        scope["grant"] = OPERATOR
         await self._app(scope, receive, send)
 
-    def _known(self, scope: Scope) -> bool:
-        if self._digest is None:
-            return True
-        given = _given(scope)
+    def _while_known(self, scope: Scope, send: Send) -> Send:
+        """Return a `send` that ends an answer without an end when its token is no good any more."""
+        endless = ended = False
+
+        async def sending(message: Message) -> None:
+            nonlocal endless, ended
+            if ended:
+                return
+            if message["type"] == "http.response.start":
+                headers = message.get("headers", ())
+                endless = not any(name == b"content-length" for name, _ in headers)
+            elif endless and message.get("more_body"):
+                try:
+                    self._grant(scope)
+                except Unauthenticated:
+                    ended, message = True, {"type": "http.response.body", "body": b""}
+            await send(message)
+
+        return sending
+
+    def _grant(self, scope: Scope) -> Grant:
+        # The very string that is routed by, which nothing has been put in front of.
+        if scope["path"] in OPEN_PATHS and not scope.get("root_path"):
+            return NOBODY
+        if self._hosts is not None:
+            self._hosts.check(scope["headers"])
+        if self._keyring is None:
+            return OPERATOR
+        given = [value for name, value in scope["headers"] if name == b"authorization"]
         if len(given) != 1:
-            return False
+            raise unknown("several" if given else "nothing")
         kind, _, token = given[0].partition(b" ")
-        # Digests are compared, so that neither length nor content shows in the time it takes.
-        same = hmac.compare_digest(sha256(token.strip()).digest(), self._digest)
-        return same and kind.lower() == b"bearer"
-
-
-def _given(scope: Scope) -> list[bytes]:
-    return [value for name, value in scope["headers"] if name == b"authorization"]
+        if kind.lower() != b"bearer":
+            raise unknown("another scheme")
+        return self._keyring.grant(token.strip())

@@ -52,6 +52,15 @@ class Grant:
         if model_id is not None and not self.allows_model(model_id):
             raise Forbidden("token", f"one for models like {list(self.models)}", model_id)
 
+    def check_every_model(self) -> None:
+        """Refuse a token that is for some models only.
+
+        Raises:
+            Forbidden: it is.
+        """
+        if "*" not in self.models:
+            raise Forbidden("token", "one for every model", list(self.models))
+
     def allows_model(self, model_id: str) -> bool:
         """Whether it is for this model."""
         return any(fnmatchcase(model_id, pattern) for pattern in self.models)

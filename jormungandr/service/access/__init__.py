@@ -1,0 +1,1 @@
+"""Access: tokens, host names and certificates, read again when their files change."""
