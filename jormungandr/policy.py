@@ -20,13 +20,18 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from jormungandr.checks import is_number
-from jormungandr.columns import action_masks as checked_masks
-from jormungandr.encoding import observations
-from jormungandr.errors import CheckpointError, InvalidValue, JormungandrError, shown
+from jormungandr.errors import (
+    BodyTooLarge,
+    CheckpointError,
+    InvalidType,
+    InvalidValue,
+    JormungandrError,
+    shown,
+)
 from jormungandr.manifest import read_folder
 from jormungandr.prediction import Predictor
 from jormungandr.protocol import ActionChoice, InferenceReply
+from jormungandr.questions import Question, best
 from jormungandr.spaces import pixels_first
 from jormungandr.spec import ModelSpec
 
@@ -42,6 +47,11 @@ VARIANCE_FLOOR = 1e-8
 
 #: Filters, kernel and stride of the convolutions of an image (Mnih et al. 2015).
 CONVOLUTIONS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
+
+#: Numbers (observations × actions × atoms) of one forward pass; more observations take several.
+FORWARD_NUMBERS = 1 << 24
+#: Numbers of values, or of distributions, in one reply: some 80 MB of JSON.
+REPLY_NUMBERS = 1 << 22
 
 #: Largest magnitude of an element that is not normalised.
 RAW_BOUND = np.float32(1e6)
@@ -233,7 +243,7 @@ class PolicySnapshot(Predictor):
             observation: (B, *stored_shape), raw.
             mask: (B, A) which actions are allowed; None allows all.
         """
-        return _best(self.values(observation), mask)
+        return best(self.values(observation), mask)
 
     def classify(self, observation: NDArray[Any]) -> NDArray[np.int64]:
         """Return the most likely auxiliary class, (B,).
@@ -267,41 +277,73 @@ class PolicySnapshot(Predictor):
             distribution: also return the return distribution of every action.
 
         Raises:
-            InvalidInput: (one of its classes) for a bad observation, mask or epsilon.
+            InvalidInput: (one of its classes) for a bad observation, mask or option.
+            BodyTooLarge: the reply would have more than `REPLY_NUMBERS` values or probabilities.
         """
-        x = observations(observation, self.spec)
-        mask = checked_masks(action_masks, self.spec, len(x))
         if epsilon is None:
             epsilon = self.spec.exploration.epsilon(self.transitions)
-        if not is_number(epsilon) or not 0 <= epsilon <= 1:
-            raise InvalidValue("epsilon", "a number in 0..1", shown(epsilon))
-        epsilon = float(epsilon)
-        probs = self.distribution(x)
-        values = probs @ self._forward[1]
-        chosen = best = _best(values, mask)
-        count, actions = values.shape
-        probability = np.ones(count)
-        if not deterministic and epsilon > 0:
-            random = rng.random(count) < epsilon
-            if mask is None:
-                allowed: Any = actions
-                other = rng.integers(actions, size=count)
-            else:  # the k-th of the allowed ones
-                allowed = mask.sum(axis=1)
-                k = (rng.random(count) * allowed).astype(np.int64)
-                other = (mask.cumsum(axis=1) == (k + 1)[:, None]).argmax(axis=1)
-            chosen = np.where(random, other, best)
-            probability = epsilon / allowed + (1 - epsilon) * (chosen == best)
-        choices = self._choices
-        return InferenceReply(
-            policy_version=self.version,
-            generation=self.generation,
-            actions=[choices[i] for i in chosen],
-            expected_values=values.tolist(),
-            behavior_prob=probability.tolist(),
-            distribution=probs.tolist() if distribution else None,
-            support=self.support.tolist() if distribution else None,
+        question = Question.checked(
+            self.spec,
+            observation,
+            deterministic=deterministic,
+            epsilon=epsilon,
+            action_masks=action_masks,
+            distribution=distribution,
         )
+        return self.answer([question], rng)[0]
+
+    def answer(
+        self, questions: Sequence[Question], rng: np.random.Generator
+    ) -> list[InferenceReply]:
+        """Answer several requests from one forward pass, as if they had come one after another.
+
+        Args:
+            questions: checked against this policy's specification.
+            rng: draws the explored actions, in the order of the questions.
+
+        Raises:
+            BodyTooLarge: the replies would have more than `REPLY_NUMBERS` values or probabilities.
+        """
+        x = questions[0].observations
+        if len(questions) > 1:
+            x = np.concatenate([question.observations for question in questions])
+        values, probs = self._evaluated(x, any(q.distribution for q in questions))
+        replies, begin = [], 0
+        for question in questions:
+            rows = slice(begin, begin := begin + len(question))
+            chosen, probability = question.choose(values[rows], rng)
+            asked = None if probs is None or not question.distribution else probs[rows]
+            replies.append(
+                InferenceReply(
+                    policy_version=self.version,
+                    generation=self.generation,
+                    actions=[self._choices[i] for i in chosen],
+                    expected_values=values[rows].tolist(),
+                    behavior_prob=probability.tolist(),
+                    distribution=None if asked is None else asked.tolist(),
+                    support=None if asked is None else self.support.tolist(),
+                )
+            )
+        return replies
+
+    def _evaluated(self, x: NDArray[Any], keep: bool) -> tuple[Floats, Floats | None]:
+        """Return values (B, A), and distributions (B, A, N) if they are to be kept.
+
+        Raises:
+            BodyTooLarge: that would be too many numbers to reply.
+        """
+        actions, atoms = len(self.spec.action_set), self.spec.c51.atoms
+        numbers = len(x) * actions * (atoms if keep else 1)
+        if numbers > REPLY_NUMBERS:
+            what = "observations x actions" + (" x atoms" if keep else "")
+            expected = f"at most {REPLY_NUMBERS} numbers ({what}) in a reply"
+            raise BodyTooLarge("observations", expected, numbers, "send fewer at a time")
+        if keep:
+            probs = self.distribution(x)
+            return np.asarray(probs @ self._forward[1], dtype=np.float32), probs
+        rows = max(1, FORWARD_NUMBERS // (actions * atoms))
+        parts = [self.values(x[i : i + rows]) for i in range(0, max(len(x), 1), rows)]
+        return np.concatenate(parts), None
 
     @cached_property
     def _choices(self) -> list[ActionChoice]:
@@ -364,18 +406,23 @@ class PolicySnapshot(Predictor):
 
         Raises:
             CheckpointError: there is none, or it is damaged, or not a policy of ours.
+            InvalidType: no path.
             InvalidValue: the policy's features are others, or in another order.
         """
-        path = Path(path)
-        served = sorted((path / "policies").glob("*.safetensors"))
-        file = served[-1] if served else path / POLICY_FILE if path.is_dir() else path
         try:
+            path = Path(path)
+        except TypeError:
+            raise InvalidType("path", "a path", type(path).__name__) from None
+        file = path
+        try:
+            served = sorted((path / "policies").glob("*.safetensors"))
+            file = served[-1] if served else path / POLICY_FILE if path.is_dir() else path
             if (path / BUNDLE_FILE).is_file():
                 data = read_folder(path, BUNDLE_FILE, BUNDLE_FORMAT)[1][POLICY_FILE]
             else:
                 data = file.read_bytes()
-        except (OSError, KeyError) as error:
-            raise CheckpointError(str(file), "a policy's file", error) from None
+        except (OSError, ValueError, KeyError) as error:  # of a NUL in the path, a ValueError
+            raise CheckpointError(shown(file, str), "a policy's file", error) from None
         snapshot = cls.from_bytes(data)
         if features is not None:
             _check_features(snapshot.spec, features)
@@ -430,13 +477,6 @@ class PolicySnapshot(Predictor):
             var=tensors["moments.var"],
             generation=header.generation,
         )
-
-
-def _best(values: Floats, mask: NDArray[np.bool_] | None) -> NDArray[np.int64]:
-    """Return the action of the highest value among those allowed, (B,)."""
-    if mask is not None:
-        values = np.where(mask, values, np.float32(-np.inf))
-    return np.asarray(values.argmax(axis=-1), dtype=np.int64)
 
 
 def _check_features(spec: ModelSpec, given: Sequence[str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl
@@ -17,30 +17,37 @@ from jormungandr.errors import (
     InternalError,
     InvalidValue,
     JormungandrError,
-    Malformed,
     TooManyRequests,
     Unauthenticated,
     Unavailable,
     UnknownField,
-    UnsupportedMediaType,
 )
-from jormungandr.protocol import LIMITS
+from jormungandr.service.http.body import JSON_BODY, NO_BODY, read_body
+from jormungandr.service.http.doc import Doc
 from jormungandr.service.http.grants import NOBODY, Grant, Needs
+from jormungandr.service.load.again import retry_after
+from jormungandr.service.load.lane import Held, Lane
 from jormungandr.wire import encode
 
-__all__ = ["JsonRoute", "Request", "answer", "number"]
+__all__ = ["Call", "JsonRoute", "Request", "answer", "number"]
 
 log = logging.getLogger("jormungandr")
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a route sees: path parameters, query, the body as bytes, and who asks."""
+    """What a route sees: path parameters, query, the body as bytes, and who asks.
+
+    `kind` is the body's media type, one of those that the route takes; "" without a body. `held` is
+    the request in its lane, where the route has one.
+    """
 
     path: dict[str, str]
     query: dict[str, str]
     body: bytes
     grant: Grant
+    kind: str = ""
+    held: Held | None = None
 
 
 Call = Callable[[Request], Awaitable[tuple[int, Any]]]
@@ -53,14 +60,26 @@ class JsonRoute:
         call: returns (status, body); a body of None is no body.
         needs: what the request's token must allow, of the model in the path where there is one;
             None for a route that is open to all.
-        body: whether the route takes one.
+        body: the media types it takes, with the most bytes of each; True is JSON, False is none.
         query: names of the query parameters it knows.
+        doc: what the OpenAPI document says of it.
+        lane: that its requests are counted in until they are answered.
     """
 
     def __init__(
-        self, call: Call, *, needs: Needs, body: bool = False, query: tuple[str, ...] = ()
+        self,
+        call: Call,
+        *,
+        needs: Needs,
+        body: bool | Mapping[str, int] = False,
+        query: tuple[str, ...] = (),
+        doc: Doc | None = None,
+        lane: Lane | None = None,
     ) -> None:
-        self._call, self.needs, self._body, self._query = call, needs, body, query
+        self._call, self.needs, self.query, self.doc = call, needs, query, doc
+        chosen = body if isinstance(body, Mapping) else JSON_BODY if body else NO_BODY
+        self.accepts: Mapping[str, int] = chosen
+        self._lane = lane
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -68,13 +87,16 @@ class JsonRoute:
             path, grant = scope.get("path_params", {}), scope.get("grant", NOBODY)
             if self.needs is not None:  # before anything of the request is read
                 grant.check(self.needs, path.get("model_id"))
-            body = await self._read(scope, receive) if self._body else b""
-            query = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
-            for name in query:
-                if name not in self._query:
-                    raise UnknownField(f"query.{name}", f"only {list(self._query)}", name)
-            request = Request(path, query, body, grant)
-            status, content = await self._call(request)
+            query = self._read_query(scope["query_string"])
+            if self._lane is None:
+                kind, body = await read_body(scope, receive, self.accepts)
+                status, content = await self._call(Request(path, query, body, grant, kind))
+            else:
+                await self._lane.knock(grant.name)
+                with self._lane.enter(grant.name, path.get("model_id", ""), receive) as held:
+                    kind, body = await read_body(scope, held, self.accepts)
+                    request = Request(path, query, body, grant, kind, held)
+                    status, content = await self._call(request)
         except JormungandrError as error:
             await answer(send, error.status, {"error": error.to_dict()}, error)
         except asyncio.CancelledError:
@@ -83,37 +105,22 @@ class JsonRoute:
             await answer(send, going.status, {"error": going.to_dict()}, going)
         except Exception:
             # The trace is for the log alone: a client learns nothing of our insides.
-            log.exception("%s %s", scope["method"], scope["path"])
-            fault = InternalError("service", "no fault of its own", "", "see the service's log")
+            log.exception("a request was not answered, for a fault of our own")
+            remedy = f"see the service's log at request_id {scope.get('request_id', 'unknown')}"
+            fault = InternalError("service", "no fault of its own", "", remedy)
             await answer(send, fault.status, {"error": fault.to_dict()}, fault)
         else:
             await answer(send, status, content)
 
-    async def _read(self, scope: Scope, receive: Receive) -> bytes:
-        headers = dict(scope["headers"])
-        kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
-        if kind != b"application/json":
-            got = kind.decode("latin-1") or "nothing"
-            raise UnsupportedMediaType("Content-Type", "application/json", got, "send that header")
-        if headers.get(b"content-encoding", b"identity") != b"identity":
-            raise UnsupportedMediaType("Content-Encoding", "none", headers[b"content-encoding"])
-        limit = LIMITS["json_body_bytes"]
-        declared = headers.get(b"content-length", b"0")
-        if not declared.isdigit() or len(declared) > 20:
-            raise Malformed("Content-Length", "a number", declared)
-        if int(declared) > limit:
-            raise BodyTooLarge("body", f"at most {limit} bytes", int(declared), "send fewer rows")
-        parts, size = [], 0
-        while True:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                raise Malformed("body", "a whole body", "the end of the connection")
-            size += len(message.get("body", b""))
-            if size > limit:
-                raise BodyTooLarge("body", f"at most {limit} bytes", "more", "send fewer rows")
-            parts.append(message.get("body", b""))
-            if not message.get("more_body"):
-                return b"".join(parts)
+    def _read_query(self, given: bytes) -> dict[str, str]:
+        query: dict[str, str] = {}
+        for name, value in parse_qsl(given.decode("latin-1"), keep_blank_values=True):
+            if name not in self.query:
+                raise UnknownField(f"query.{name}", f"only {list(self.query)}", name)
+            if name in query:
+                raise InvalidValue(f"query.{name}", "one value", "several", "send it once")
+            query[name] = value
+        return query
 
 
 async def answer(
@@ -126,7 +133,7 @@ async def answer(
         headers.append((b"content-length", str(len(body)).encode()))
         headers.append((b"content-type", b"application/json"))
     if isinstance(error, TooManyRequests | Unavailable):
-        headers.append((b"retry-after", b"1"))
+        headers.append((b"retry-after", str(retry_after(error)).encode()))
     if isinstance(error, Unauthenticated):
         headers.append((b"www-authenticate", b"Bearer"))
     if isinstance(error, BodyTooLarge):
