@@ -46,6 +46,22 @@ def is_number(value: Any, kinds: tuple[type, ...] = NUMBERS) -> bool:
     return isinstance(value, kinds) and not isinstance(value, bool | np.timedelta64)
 
 
+def check_no_pair(observation: Any) -> None:
+    """Refuse the pair that ``env.reset()`` returns where its first part is meant.
+
+    Raises:
+        InvalidType: with the line that is right.
+    """
+    pair = isinstance(observation, tuple) and len(observation) == 2
+    if pair and isinstance(observation[1], Mapping):
+        raise InvalidType(
+            "observation",
+            "an observation",
+            "the (observation, info) pair of env.reset()",
+            "write `obs, info = env.reset()` and pass `obs`",
+        )
+
+
 def as_array(values: Any, where: str) -> NDArray[Any]:
     """Return an array; refuse a ragged list."""
     try:
@@ -69,7 +85,8 @@ def integer_range(
     """Refuse the first of an array that is no integer in low..high."""
     if values.dtype.kind not in "iu":
         raise error(at("…"), "integers", values.dtype)
-    refuse_first((values < low) | (values > high), error, at, f"{low}..{high}", values)
+    if values.size and (values.min() < low or values.max() > high):
+        refuse_first((values < low) | (values > high), error, at, f"{low}..{high}", values)
 
 
 def typed(
@@ -132,15 +149,17 @@ def numeric_dtype(array: NDArray[Any], where: str) -> None:
 def finite_float32(array: NDArray[Any], at: At) -> NDArray[np.float32]:
     """Cast, then look: 1e39 is finite in float64 and infinite in float32."""
     cast = float32(array)
-    finite = np.isfinite(cast).all(axis=tuple(range(1, cast.ndim)))
+    finite = np.isfinite(cast)
     if not finite.all():
-        i = int(np.argmin(finite))
+        i = int(np.argmin(finite.all(axis=tuple(range(1, cast.ndim)))))
         raise NonFinite(at(i), "numbers that are finite in float32", array[i])
     return cast
 
 
 def float32(array: NDArray[Any]) -> NDArray[np.float32]:
-    """Cast; what is beyond float32 becomes infinite."""
+    """Cast, to an array of one's own; what is beyond float32 becomes infinite."""
+    if array.dtype == np.float32:
+        return array.copy()
     with np.errstate(over="ignore"):
         return array.astype(np.float32)
 

@@ -51,9 +51,15 @@ from jormungandr.spaces import (
 )
 from jormungandr.spec import ModelSpec
 
-__all__ = ["count", "encoded", "is_single", "observations"]
+__all__ = ["check_encoded", "count", "encoded", "is_single", "observations"]
 
 Shapes = tuple[tuple[int, ...], ...]
+
+#: What an array may travel as, little-endian, where a body can hold bytes.
+RAW = {
+    name: np.dtype(name).newbyteorder("<")
+    for name in ("float32", "float64", "uint8", "int32", "int64")
+}
 
 #: A space that is no Dict.
 _ANY = Box(shape=(1,))
@@ -142,6 +148,7 @@ def _holds_mappings(values: Any) -> bool:
 
 def count(values: Any, o: Observation) -> int:
     """Return how many observations `observations` would find, before any is looked at."""
+    values = _unpacked(values, o.described, "observations")
     return 1 if is_single(values, o) else _rows(values, o.described, "observations")
 
 
@@ -160,9 +167,10 @@ def _rows(values: Any, space: Space, where: str) -> int:
 
 def _unpacked(value: Any, space: Space, where: str) -> Any:
     """Return the array that an object of bytes and shape stands for; other things as they are."""
-    if not isinstance(value, Mapping) or value.keys() != {"uint8", "shape"}:
+    if not isinstance(value, Mapping) or isinstance(space, DictSpace):
         return value
-    if isinstance(space, DictSpace):
+    in_json = value.keys() == {"uint8", "shape"}
+    if not in_json and value.keys() != {"dtype", "shape", "data"}:
         return value
     shape = value["shape"]
     axes = isinstance(shape, Sequence) and not isinstance(shape, NO_LISTS)
@@ -170,12 +178,25 @@ def _unpacked(value: Any, space: Space, where: str) -> Any:
         raise InvalidValue(f"{where}.shape", "a list of numbers >= 0", shown(shape))
     if not 1 <= len(shape) <= MOST_AXES + 2:  # of a batch of stacked frames
         raise InvalidValue(f"{where}.shape", f"1..{MOST_AXES + 2} axes", len(shape))
-    expected = "the base64 of as many bytes as the shape has elements"
+    if in_json:
+        expected, dtype = "the base64 of as many bytes as the shape has elements", np.dtype("u1")
+    else:
+        expected, dtype = "the bytes of as many elements as the shape has", _raw_dtype(value, where)
     try:
-        data = base64.b64decode(value["uint8"], validate=True)
-        return np.frombuffer(data, dtype=np.uint8).reshape(shape)
+        data = base64.b64decode(value["uint8"], validate=True) if in_json else value["data"]
+        array = np.frombuffer(data, dtype=dtype).reshape(shape)
     except (ValueError, TypeError, binascii.Error) as error:
         raise InvalidValue(where, expected, error) from None
+    return array
+
+
+def _raw_dtype(value: Mapping[str, Any], where: str) -> np.dtype[Any]:
+    name = value["dtype"]
+    if not isinstance(name, str) or name not in RAW:
+        raise DtypeMismatch(f"{where}.dtype", f"one of {list(RAW)}", shown(name))
+    if not isinstance(value["data"], bytes):
+        raise InvalidType(f"{where}.data", "raw bytes, which MessagePack has", shown(value["data"]))
+    return RAW[name]
 
 
 def encoded(values: Any, o: Observation, at: At, where: str) -> NDArray[Any]:
@@ -280,7 +301,7 @@ def _dicts(space: DictSpace, values: Any, at: At, where: str) -> NDArray[np.floa
     if not isinstance(values, Mapping):
         if isinstance(values, np.ndarray) or not isinstance(values[0], Mapping):
             array = _boxes(values, ((space.size,),), at, where)
-            _check_parts(space, array, at)
+            check_encoded(space, array, at)
             return finite_float32(array, at)
         for i, row in enumerate(values):
             if not isinstance(row, Mapping):
@@ -304,16 +325,16 @@ def _dicts(space: DictSpace, values: Any, at: At, where: str) -> NDArray[np.floa
     return np.concatenate(parts, axis=1)
 
 
-def _check_parts(space: DictSpace, array: NDArray[Any], at: At) -> None:
+def check_encoded(space: Space, array: NDArray[Any], at: At) -> None:
     """Refuse vectors (B, D) whose bits and one-hots are none."""
-    begin = 0
-    for key, part in space.spaces.items():
-        own, begin = array[:, begin : begin + part.size], begin + part.size
-        if isinstance(part, DictSpace):
-            _check_parts(part, own, _below(at, key))
-        elif not isinstance(part, Box):
-            nvec = getattr(part, "nvec", (part.size,))
-            _check_hot(own, None if isinstance(part, MultiBinary) else nvec, _below(at, key))
+    if isinstance(space, DictSpace):
+        begin = 0
+        for key, part in space.spaces.items():
+            own, begin = array[:, begin : begin + part.size], begin + part.size
+            check_encoded(part, own, _below(at, key))
+    elif not isinstance(space, Box):
+        nvec = getattr(space, "nvec", (space.size,))
+        _check_hot(array, None if isinstance(space, MultiBinary) else nvec, at)
 
 
 def _check_hot(array: NDArray[Any], nvec: tuple[int, ...] | None, at: At) -> None:

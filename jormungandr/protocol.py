@@ -43,6 +43,7 @@ SPLITS: tuple[Split, Split] = ("train", "validation")
 #: Published in `/v1/info`; a request over a limit is refused before anything of it is kept.
 LIMITS: dict[str, int] = {
     "json_body_bytes": 1 << 20,
+    "columns_body_bytes": 1 << 23,
     "transitions_per_request": 4_096,
     "labels_per_request": 4_096,
     "observations_per_request": 4_096,

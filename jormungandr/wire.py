@@ -1,4 +1,4 @@
-"""Bytes ⇄ protocol: the JSON bodies of both ends.
+"""Bytes ⇄ protocol: the bodies of both ends, but for the columns of `jormungandr.packed`.
 
 The service decodes to plain objects and lets `columns()` check them, so that a fault is described
 in the same words in process and over HTTP.
@@ -25,9 +25,21 @@ from jormungandr.errors import (
     UnknownField,
     shown,
 )
+from jormungandr.nesting import check_names
 from jormungandr.protocol import SPLITS, LabelsLike, Transition, TransitionsLike
 
-__all__ = ["decode_object", "encode", "encode_labels", "encode_transitions", "fields"]
+__all__ = [
+    "JSON",
+    "MSGPACK",
+    "decode_object",
+    "encode",
+    "encode_labels",
+    "encode_transitions",
+    "fields",
+]
+
+#: Media types of bodies.
+JSON, MSGPACK = "application/json", "application/msgpack"
 
 
 def _plain(value: Any) -> Any:
@@ -55,19 +67,32 @@ def encode(body: Any) -> bytes:
     return _ENCODER.encode(body)
 
 
-def decode_object(body: bytes) -> dict[str, Any]:
-    """Return a JSON object.
+def decode_object(body: bytes, kind: str = JSON) -> dict[str, Any]:
+    """Return the object that a body is, as JSON or as MessagePack with the same names.
 
     Raises:
-        Malformed: the body is not JSON, nested too deeply, or not an object.
+        Malformed: the body is not of that kind, nested too deeply, not an object, or one in which a
+            name is there twice.
     """
+    packed = kind == MSGPACK
+    expected = "a MessagePack map of names" if packed else "a JSON object"
+    remedy = "" if packed else "JSON has no NaN or Infinity"
     try:
-        found = msgspec.json.decode(body)
+        found = _MSGPACK.decode(body) if packed else msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise Malformed("body", "a JSON object", error, "JSON has no NaN or Infinity") from None
+        raise Malformed("body", expected, error, remedy) from None
     if not isinstance(found, dict):
-        raise Malformed("body", "a JSON object", type(found).__name__)
+        raise Malformed("body", expected, type(found).__name__)
+    if not packed:
+        check_names(body, found)
     return found
+
+
+def _no_extension(code: int, _: memoryview) -> Any:
+    raise msgspec.DecodeError(f"extension type {code}")
+
+
+_MSGPACK = msgspec.msgpack.Decoder(dict[str, Any], ext_hook=_no_extension)
 
 
 def fields(

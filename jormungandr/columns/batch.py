@@ -1,0 +1,123 @@
+"""`Columns`: a batch of transitions as arrays. B is the number of transitions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["ARRAYS", "TRAIN", "VALIDATION", "Columns"]
+
+TRAIN, VALIDATION = 0, 1
+
+#: Names and dtypes of the array fields, in their order on disk; images are stored as uint8.
+ARRAYS: dict[str, np.dtype[Any]] = {
+    "actor": np.dtype("<i4"),
+    "episode": np.dtype("<i4"),
+    "timestep": np.dtype("<i8"),
+    "split": np.dtype("u1"),
+    "policy_version": np.dtype("<i8"),
+    "observation": np.dtype("<f4"),
+    "action": np.dtype("<i8"),
+    "reward": np.dtype("<f4"),
+    "next_observation": np.dtype("<f4"),
+    "terminated": np.dtype("?"),
+    "truncated": np.dtype("?"),
+    "behavior_prob": np.dtype("<f4"),
+    "label": np.dtype("<i4"),
+    "next_action_mask": np.dtype("?"),
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Columns:
+    """B transitions. Ids are dictionary-encoded: transition i's actor is ``actors[actor[i]]``.
+
+    Args:
+        actors, episodes: the distinct ids.
+        actor, episode: (B,) int32 indices into them.
+        timestep, policy_version, action: (B,) int64.
+        split: (B,) uint8, 0 train, 1 validation.
+        observation, next_observation: (B, *stored_shape) in the stored dtype: (B, D) float32, or
+            images of uint8.
+        reward: (B,) float32.
+        terminated, truncated: (B,) bool.
+        behavior_prob: (B,) float32, NaN where unknown.
+        label: (B,) int32, -1 where unknown.
+        next_action_mask: (B, A) which actions the successor allows; (B, 0) in a model without
+            masks.
+    """
+
+    actors: tuple[str, ...]
+    episodes: tuple[str, ...]
+    actor: NDArray[np.int32]
+    episode: NDArray[np.int32]
+    timestep: NDArray[np.int64]
+    split: NDArray[np.uint8]
+    policy_version: NDArray[np.int64]
+    observation: NDArray[np.float32]
+    action: NDArray[np.int64]
+    reward: NDArray[np.floating[Any]]
+    next_observation: NDArray[np.float32]
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+    behavior_prob: NDArray[np.floating[Any]]
+    label: NDArray[np.int32]
+    next_action_mask: NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.timestep)
+
+    def take(self, index: NDArray[Any]) -> Columns:
+        """Return the transitions at `index` (integers or a mask), in that order."""
+        arrays = {name: getattr(self, name)[index] for name in ARRAYS}
+        return Columns(actors=self.actors, episodes=self.episodes, **arrays)
+
+    def with_label(self, label: NDArray[np.int32]) -> Columns:
+        """Return the same transitions with other labels."""
+        arrays = {name: getattr(self, name) for name in ARRAYS}
+        arrays["label"] = label
+        return Columns(actors=self.actors, episodes=self.episodes, **arrays)
+
+    def identity(self, i: int) -> tuple[str, str, int]:
+        """Return (actor_id, episode_id, timestep) of transition i."""
+        return (
+            self.actors[self.actor[i]],
+            self.episodes[self.episode[i]],
+            int(self.timestep[i]),
+        )
+
+    def digests(self) -> NDArray[np.uint64]:
+        """Return (B,) 64-bit digests of the content in the model's dtypes.
+
+        Identity, split and label are left out: two encodings of one transition agree, and a label
+        may come later. Negative zero and zero are the same number, so they get the same digest.
+        """
+        parts = [
+            _positive_zero(self.observation),
+            self.action,
+            self.reward + np.float32(0),
+            _positive_zero(self.next_observation),
+            self.terminated,
+            self.truncated,
+            # NaN has many bit patterns; "unknown" must have one.
+            np.where(np.isnan(self.behavior_prob), np.float32(-1), self.behavior_prob),
+            self.policy_version,
+            np.ascontiguousarray(self.next_action_mask),
+        ]
+        count = len(self)
+        if count == 0:
+            return np.zeros(0, dtype=np.uint64)
+        table = np.concatenate([p.reshape(count, -1).view(np.uint8) for p in parts], axis=1)
+        digests = [blake2b(row, digest_size=8).digest() for row in table]
+        return np.frombuffer(b"".join(digests), dtype="<u8").astype(np.uint64)
+
+
+def _positive_zero(observation: NDArray[Any]) -> NDArray[Any]:
+    """Return observations whose negative zeros are zeros, for bytes to be compared."""
+    if observation.dtype.kind != "f":
+        return np.ascontiguousarray(observation)
+    return np.ascontiguousarray(observation + np.float32(0))
