@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Self, SupportsFloat, TypeAlias
 
 import numpy as np
 
-from jormungandr.checks import as_array
+from jormungandr.checks import as_array, check_no_pair
 from jormungandr.errors import (
     EpisodeClosed,
     InvalidType,
@@ -17,6 +17,7 @@ from jormungandr.errors import (
     UnknownSplit,
     shown,
 )
+from jormungandr.ids import check_id
 from jormungandr.protocol import SPLITS, Split, Transition
 from jormungandr.settings import FLOAT32_MAX
 
@@ -103,6 +104,9 @@ class Episode:
         episode_id: unlike that of any other episode of the same actor, in this run or another.
         split: ``train`` or ``validation``.
 
+    Raises:
+        InvalidInput: (one of its classes) an id that no service would take.
+
     Example:
         >>> episode = Episode(actor_id="a1", episode_id="e7", split="train")
         >>> row = episode.transition([0.0], Choice(1), 0.5, [0.1], terminated=True, truncated=False)
@@ -111,6 +115,8 @@ class Episode:
     """
 
     def __init__(self, *, actor_id: str, episode_id: str, split: Split) -> None:
+        check_id(actor_id, "actor_id")
+        check_id(episode_id, "episode_id")
         self.actor_id, self.episode_id, self.split = actor_id, episode_id, split
         self.timestep = 0
         self.over = False
@@ -224,17 +230,7 @@ def copied(observation: Any) -> Any:
     """
     if isinstance(observation, Mapping):
         return {key: copied(part) for key, part in observation.items()}
-    if (
-        isinstance(observation, tuple)
-        and len(observation) == 2
-        and isinstance(observation[1], Mapping)
-    ):
-        raise InvalidType(
-            "observation",
-            "an observation",
-            "the (observation, info) pair of env.reset()",
-            "write `obs, info = env.reset()` and pass `obs`",
-        )
+    check_no_pair(observation)
     array = as_array(observation, "observation").copy()
     return array if array.ndim else array.item()
 

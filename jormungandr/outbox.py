@@ -2,13 +2,38 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
+from concurrent.futures import Future
+from typing import Any, cast
 
 from jormungandr.checks import INTEGERS, is_number
-from jormungandr.errors import BodyTooLarge, InvalidType, InvalidValue, JormungandrError, shown
+from jormungandr.errors import (
+    BodyTooLarge,
+    InvalidType,
+    InvalidValue,
+    JormungandrError,
+    ModelGone,
+    shown,
+)
 from jormungandr.protocol import LIMITS, Endpoint, Receipt, Transition
 
-__all__ = ["Outbox", "check_endpoint"]
+__all__ = ["NOTHING", "Outbox", "added", "check_endpoint"]
+
+#: The receipt of nothing.
+NOTHING = Receipt(accepted=0, duplicate=0, stale_dropped=0, lsn=0, policy_version=-1, generation=0)
+
+
+def added(total: Receipt, got: Receipt) -> Receipt:
+    """Return counts added up, and the last lsn, version and generation."""
+    return Receipt(
+        accepted=total.accepted + got.accepted,
+        duplicate=total.duplicate + got.duplicate,
+        stale_dropped=total.stale_dropped + got.stale_dropped,
+        lsn=got.lsn,
+        policy_version=got.policy_version,
+        generation=got.generation,
+    )
 
 
 class Outbox:
@@ -19,6 +44,12 @@ class Outbox:
 
     How many rows fit a request depends on how wide their observations are: a request that is too
     large for the endpoint goes again in halves, and later ones are no larger than what fitted.
+
+    A model that was deleted and created again under its id ends it: what the one's actors do is
+    nothing for the other to learn from.
+
+    An endpoint with a spool takes transitions without waiting for the service: they leave `unsent`
+    when it has them, and count in `receipt` once they are answered.
 
     Args:
         endpoint: takes the transitions.
@@ -32,59 +63,86 @@ class Outbox:
         if batch_size < 1:
             raise InvalidValue("batch_size", ">= 1", batch_size)
         self.endpoint, self.batch_size = endpoint, batch_size
-        #: Of everything sent so far: counts added up, and the last lsn, version and generation.
-        self.receipt = Receipt(
-            accepted=0, duplicate=0, stale_dropped=0, lsn=0, policy_version=-1, generation=0
-        )
+        self._receipt = NOTHING
+        self._generation = 0  # of the model, from the first receipt on
+        self._spooled = getattr(endpoint, "spool", None) is not None
+        self._on_their_way: deque[Future[Receipt]] = deque()  # with the endpoint's spool
         self._unsent: list[Transition] = []
         self._fits = LIMITS["transitions_per_request"]  # rows; less once that was too large a body
 
     @property
+    def receipt(self) -> Receipt:
+        """Of all that was answered: counts added up, and the last lsn, version and generation."""
+        while self._on_their_way and self._on_their_way[0].done():
+            answered = self._on_their_way.popleft()
+            if answered.exception() is None:  # what was refused, the endpoint itself tells
+                self._receipt = added(self._receipt, answered.result())
+        return self._receipt
+
+    @property
     def unsent(self) -> tuple[Transition, ...]:
-        """Transitions without a receipt, oldest first."""
+        """Transitions that the endpoint has not taken, oldest first."""
         return tuple(self._unsent)
 
     def put(self, transitions: Iterable[Transition]) -> None:
         """Take transitions, and send all there are once they make a batch.
 
         Raises:
-            JormungandrError: the endpoint's own; what it has not receipted stays in `unsent`.
+            JormungandrError: the endpoint's own; what it has not taken stays in `unsent`.
         """
         self.keep(transitions)
         if len(self._unsent) >= self.batch_size:
-            self.flush()
+            self.send()
 
     def keep(self, transitions: Iterable[Transition]) -> None:
-        """Take transitions and send nothing yet; the next `put` or `flush` does."""
+        """Take transitions and send nothing yet; the next `put`, `send` or `flush` does."""
         self._unsent.extend(transitions)
 
-    def flush(self) -> Receipt:
+    def send(self) -> Receipt:
         """Send all there are, in as few requests as the limits allow, and return `receipt`.
 
         Raises:
             BodyTooLarge: a single transition is more than the endpoint takes; it stays first in
                 `unsent`.
-            JormungandrError: the endpoint's own; what it has not receipted stays in `unsent`.
+            ModelGone: the model is another one now.
+            JormungandrError: the endpoint's own; what it has not taken stays in `unsent`.
         """
+        endpoint = cast("Any", self.endpoint)  # `send` is of those with a spool
+        self._check_generation()
         while self._unsent:
             batch = self._unsent[: self._fits]
             try:
-                got = self.endpoint.add(batch)
+                if self._spooled:
+                    self._on_their_way.append(endpoint.send(batch))
+                else:
+                    self._receipt = added(self._receipt, endpoint.add(batch))
             except BodyTooLarge:
                 if len(batch) == 1:
                     raise
                 self._fits = len(batch) // 2  # nothing of a refused request was kept
                 continue
             del self._unsent[: len(batch)]
-            total = self.receipt
-            self.receipt = Receipt(
-                accepted=total.accepted + got.accepted,
-                duplicate=total.duplicate + got.duplicate,
-                stale_dropped=total.stale_dropped + got.stale_dropped,
-                lsn=got.lsn,
-                policy_version=got.policy_version,
-                generation=got.generation,
-            )
+            self._check_generation()
+        return self.receipt
+
+    def _check_generation(self) -> None:
+        """Refuse to go on with another model than the one that was there at first."""
+        now = self.receipt.generation
+        self._generation = self._generation or now
+        if now != self._generation:
+            expected, got = f"generation {self._generation} of the model", f"generation {now}"
+            raise ModelGone("endpoint", expected, got, "it was deleted and created again")
+
+    def flush(self) -> Receipt:
+        """Send all there are, wait until a spool has an answer to all of it, and return `receipt`.
+
+        Raises:
+            WaitTimeout: the spool's was not in time; what it has goes on waiting.
+            JormungandrError: as for `send`.
+        """
+        self.send()
+        if self._spooled:
+            cast("Any", self.endpoint).flush()
         return self.receipt
 
     def flush_after(self, error: BaseException | None) -> None:
@@ -96,7 +154,7 @@ class Outbox:
         if error is None or (
             isinstance(error, Exception) and not isinstance(error, JormungandrError)
         ):
-            self.flush()
+            self.send()
 
     def discard(self) -> tuple[Transition, ...]:
         """Give up what is unsent and return it, when the endpoint refuses it for good."""

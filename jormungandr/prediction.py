@@ -8,13 +8,12 @@ back need no wrapper around the environment. B environments, A actions.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from jormungandr.checks import as_array
+from jormungandr.checks import as_array, check_no_pair
 from jormungandr.encoding import is_single, observations
 from jormungandr.errors import InvalidType, ShapeMismatch
 from jormungandr.settings import Observation
@@ -63,17 +62,7 @@ class Predictor(ABC):
             InvalidInput: (one of its classes) an observation or mask that does not fit, or a state
                 or `episode_start` of other environments.
         """
-        if (
-            isinstance(observation, tuple)
-            and len(observation) == 2
-            and isinstance(observation[1], Mapping)
-        ):
-            raise InvalidType(
-                "observation",
-                "an observation",
-                "the (observation, info) pair of env.reset()",
-                "write `obs, info = env.reset()` and pass `obs`",
-            )
+        check_no_pair(observation)
         spec = self._specification()
         if spec.observation.frame_stack > 1:
             frames, single = _frames(observation, spec.observation)

@@ -212,13 +212,15 @@ class EpisodeRecorder:
         self.total_reward += row.reward
         self.outbox.put([row])
         if self.over:
-            self.outbox.flush()
+            self.outbox.send()
 
     def flush(self) -> Receipt:
         """Send what is left, and return what became of all that was sent.
 
+        Of an endpoint with a spool, this waits until the service has answered; nothing else does.
+
         Raises:
-            JormungandrError: the endpoint's own; what it has not receipted is kept.
+            JormungandrError: the endpoint's own; what it has not taken is kept.
         """
         return self.outbox.flush()
 

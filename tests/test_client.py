@@ -18,8 +18,9 @@ from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.monitor import Monitor
 
 from jormungandr import Learner, ModelSpec, RemoteLearner, RemotePolicy
-from jormungandr import client as module
 from jormungandr import errors as e
+from jormungandr.client import calls
+from jormungandr.client import model as model_module
 from jormungandr.transport import HttpTransport, Response
 
 RECEIPT = {
@@ -115,8 +116,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
             return high
 
     clock = Clock()
-    monkeypatch.setattr(module, "time", clock)
-    monkeypatch.setattr(module, "random", Most)
+    for module in (calls, model_module):
+        monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(calls, "random", Most)
     return clock
 
 
@@ -241,7 +243,7 @@ def test_pauses_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     pauses = []
     for _ in range(2):
         clock = Clock()
-        monkeypatch.setattr(module, "time", clock)
+        monkeypatch.setattr(calls, "time", clock)
         remote(Script(*[OSError()] * 5, OK)).add([ROW])
         pauses.append(clock.slept)
 
@@ -273,7 +275,7 @@ def test_too_large_for_the_service(clock: Clock) -> None:
     script = Script(OK)
     row = {**ROW, "observation": [0.123456789] * 1_000, "next_observation": [0.0] * 1_000}
     with pytest.raises(e.BodyTooLarge, match=r"body: expected at most 1048576 bytes"):
-        remote(script).add([row] * 100)
+        remote(script, columns_from=None).add([row] * 100)
 
     assert script.sent == []
 
@@ -606,6 +608,36 @@ def test_connection_that_was_closed_while_idle(open_transport: Any) -> None:
     assert peer.heard == [[b"GET /x HTTP/1.1 "], [b"POST /y HTTP/1.1 body"]]
 
 
+def test_closed_by_another_thread(open_transport: Any) -> None:
+    """A request that is under way then ends with an error, and is not sent again."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        transport = open_transport(f"http://127.0.0.1:{listening.getsockname()[1]}")
+        ended: list[BaseException] = []
+
+        def ask() -> None:
+            get(transport)
+            try:
+                get(transport, "/held")
+            except OSError as error:
+                ended.append(error)
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        connection, _ = listening.accept()
+        with connection, connection.makefile("rb") as lines:
+            for words in (reply(200, b"one"), b""):
+                while lines.readline() not in (b"", b"\r\n"):
+                    pass
+                connection.sendall(words)
+            transport.close()
+            asking.join()
+        listening.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            listening.accept()
+
+    assert len(ended) == 1
+
+
 def test_server_that_closes_by_its_word(open_transport: Any) -> None:
     """After `Connection: close` the next request opens another connection."""
     with Peer([[reply(200, b"one", "Connection: close")], [reply(200, b"two")]]) as peer:
@@ -756,10 +788,10 @@ def test_predict_of_a_reset_pair(policy: RemotePolicy) -> None:
         policy.predict(pair)
 
 
-def test_placement_to_come() -> None:
-    """Placement local is said to be of a later version."""
-    with pytest.raises(e.InvalidValue, match="placement: expected 'remote' in this version"):
-        RemotePolicy("http://127.0.0.1:1", "m", placement="local")
+def test_placement_that_is_none() -> None:
+    """There are two placements."""
+    with pytest.raises(e.InvalidValue, match="placement: expected 'remote' or 'local', got 'here'"):
+        RemotePolicy("http://127.0.0.1:1", "m", placement="here")  # type: ignore[arg-type]
 
 
 def test_sb3_evaluates_it(policy: RemotePolicy) -> None:

@@ -155,7 +155,8 @@ def test_a_remote_endpoint_says_what_is_too_large():
             self.sizes.append(len(body))
             raise ConnectionRefusedError
 
-    outbox = Outbox(RemoteLearner(None, "m", transport=Nowhere(), patience=0), 10)
+    endpoint = RemoteLearner(None, "m", transport=Nowhere(), patience=0, columns_from=None)
+    outbox = Outbox(endpoint, 10)
     rows = steps(4, size=5_000)
     outbox.keep(rows)
     with pytest.raises(Unavailable):

@@ -1,4 +1,4 @@
-"""``jormungandr actor``: one environment process beside a service.
+"""``jormungandr actor``: a process of one or several environments beside a service.
 
 With ``--follow`` it plays the episodes it is told to on standard input, one JSON object a line
 (``{"split": "train", "seed": 7}``), and answers each with a line; the demo drives its actors so.
@@ -14,14 +14,16 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium.vector import SyncVectorEnv
 
 from jormungandr.cli.opening import check_fits
 from jormungandr.cli.train import parse_settings
-from jormungandr.client import RemoteLearner
+from jormungandr.client import Guard, RemoteLearner, Spool
 from jormungandr.errors import InvalidValue, ModelUnknown
 from jormungandr.protocol import SPLITS
 from jormungandr.spec import ModelSpec
-from jormungandr_wrappers import RemoteActor, SpecifiedEnv
+from jormungandr_wrappers import OverlappedRecorder, RemoteActor, SpecifiedEnv
+from jormungandr_wrappers.overlapped import StepResult
 from jormungandr_wrappers.remote_actor import RunResult
 
 __all__ = ["add_arguments", "figures", "run"]
@@ -37,7 +39,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--episodes", type=int, default=10, help="episodes to play (default: %(default)s)"
     )
-    parser.add_argument("--seed", type=int, help="of the environment")
+    parser.add_argument("--seed", type=int, help="of the environment; of the n-th one, n more")
+    parser.add_argument(
+        "--num-envs",
+        type=int,
+        default=1,
+        help="environments to play at once; one half steps while the service chooses for the other",
+    )
+    parser.add_argument(
+        "--placement",
+        choices=("remote", "local"),
+        default="remote",
+        help="where actions are chosen: at the service, or here with its newest policy, also while"
+        " it is away (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--spool",
+        metavar="FILE",
+        help="where transitions wait while the service is away; what an earlier actor left there"
+        " is sent first",
+    )
+    parser.add_argument("--deadline-ms", type=float, help="milliseconds for one decision")
+    parser.add_argument(
+        "--max-policy-age",
+        type=float,
+        metavar="SECONDS",
+        help="with --placement local: since the service last said that the policy is its newest",
+    )
+    parser.add_argument(
+        "--fallback",
+        type=int,
+        metavar="ACTION",
+        help="index of the action that is taken where these two do not hold",
+    )
     parser.add_argument("--label-key", help="info key of the auxiliary class")
     parser.add_argument(
         "--set",
@@ -54,10 +88,21 @@ def run(arguments: argparse.Namespace) -> int:
     """Act until done; return 0."""
     if arguments.episodes < 1:
         raise InvalidValue("--episodes", ">= 1", arguments.episodes)
-    settings = parse_settings(arguments.set)
+    if arguments.num_envs < 1:
+        raise InvalidValue("--num-envs", ">= 1", arguments.num_envs)
+    if arguments.num_envs > 1 and arguments.follow:
+        raise InvalidValue("--num-envs", "1 with --follow", arguments.num_envs)
+    settings, guard = parse_settings(arguments.set), _guard(arguments)
+    spool = None if arguments.spool is None else Spool(arguments.spool)
     with (
         contextlib.closing(gymnasium.make(arguments.env)) as env,
-        RemoteLearner(arguments.url, arguments.model) as endpoint,
+        RemoteLearner(
+            arguments.url,
+            arguments.model,
+            placement=arguments.placement,
+            spool=spool,
+            guard=guard,
+        ) as endpoint,
     ):
         try:
             found = endpoint.info()
@@ -71,8 +116,20 @@ def run(arguments: argparse.Namespace) -> int:
             spec = ModelSpec.from_dict(found["spec"])
             check_fits(spec, env, "--model")
             _check_label_key(arguments.label_key, spec)
-        _act(arguments, SpecifiedEnv(env, spec), endpoint, masked=spec.action_masks)
+        if arguments.num_envs > 1:
+            _act_together(arguments, spec, endpoint)
+        else:
+            _act(arguments, SpecifiedEnv(env, spec), endpoint, masked=spec.action_masks)
     return 0
+
+
+def _guard(arguments: argparse.Namespace) -> Guard | None:
+    """Return the guard that the arguments describe."""
+    limits = (arguments.deadline_ms, arguments.max_policy_age)
+    if (arguments.fallback is None) != (limits == (None, None)):
+        expected = "together with --deadline-ms or --max-policy-age"
+        raise InvalidValue("--fallback", expected, arguments.fallback)
+    return None if arguments.fallback is None else Guard(arguments.fallback, *limits)
 
 
 def _check_label_key(label_key: str | None, spec: ModelSpec) -> None:
@@ -111,6 +168,51 @@ def _act(
         seed = arguments.seed if i == 0 else None
         result = actors[arguments.split].run(episodes=1, seed=seed)
         print(json.dumps(figures(result)), flush=True)
+
+
+def _act_together(arguments: argparse.Namespace, spec: ModelSpec, endpoint: RemoteLearner) -> None:
+    """Play several environments at once until so many episodes have ended."""
+    count = arguments.num_envs
+
+    def make() -> gymnasium.Env[Any, Any]:
+        return SpecifiedEnv(gymnasium.make(arguments.env), spec)
+
+    halves = [SyncVectorEnv([make] * n) for n in (count // 2, count - count // 2)]
+    recorder = OverlappedRecorder(
+        halves,
+        endpoint,
+        actor_id=arguments.actor_id,
+        split=arguments.split,
+        label_key=arguments.label_key,
+        mask_key="action_mask" if spec.action_masks else None,
+        batch_size=256,
+    )
+    returns, lengths, left = np.zeros(count), np.zeros(count, dtype=int), arguments.episodes
+    over = np.zeros(count, dtype=np.bool_)  # the next row of such a one only reports a reset
+
+    def told(first: int, result: StepResult) -> None:
+        nonlocal left
+        _, rewards, terminated, truncated, _ = result
+        rows = slice(first, first + len(rewards))
+        returns[rows] = np.where(over[rows], 0.0, returns[rows] + rewards)
+        lengths[rows] = np.where(over[rows], 0, lengths[rows] + 1)
+        over[rows] = terminated | truncated
+        for i in (first + np.flatnonzero(over[rows])).tolist():
+            if left > 0:
+                line = {"env": i, "return": float(returns[i]), "length": int(lengths[i])}
+                print(json.dumps(line), flush=True)
+            left -= 1
+        if left <= 0:
+            raise _Enough
+
+    with contextlib.closing(recorder), contextlib.suppress(_Enough):
+        recorder.reset(seed=arguments.seed)
+        while True:
+            recorder.play(10_000, on_step=told)
+
+
+class _Enough(Exception):
+    """As many episodes as wanted have ended."""
 
 
 def figures(result: RunResult) -> dict[str, Any]:

@@ -23,6 +23,7 @@ def test_public_names():
     assert jormungandr_wrappers.__all__ == [
         "EpisodeResult",
         "Episodes",
+        "OverlappedRecorder",
         "ParallelRecorder",
         "RemoteActor",
         "RunResult",

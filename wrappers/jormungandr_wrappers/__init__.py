@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from jormungandr_wrappers.episodes import Episodes
+from jormungandr_wrappers.overlapped import OverlappedRecorder
 from jormungandr_wrappers.parallel import ParallelRecorder
 from jormungandr_wrappers.remote_actor import EpisodeResult, RemoteActor, RunResult
 from jormungandr_wrappers.specified import SpecifiedEnv
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = [
     "EpisodeResult",
     "Episodes",
+    "OverlappedRecorder",
     "ParallelRecorder",
     "RemoteActor",
     "RunResult",

@@ -44,6 +44,7 @@ class Episodes:
         mask_key: of infos, for the mask of the observation they come with, if there are masks.
         actions: A, how many there are; needed with a `mask_key`.
         run: first part of every episode id; None draws one.
+        first: number of the first sub-environment; another recorder of the run has those before.
     """
 
     def __init__(
@@ -56,7 +57,9 @@ class Episodes:
         mask_key: str | None = None,
         actions: int = 0,
         run: str | None = None,
+        first: int = 0,
     ) -> None:
+        self._first = first
         self.run = new_run() if run is None else run
         self.mode = mode
         self._actor_id, self._splits, self._label_key = actor_id, tuple(splits), label_key
@@ -203,7 +206,7 @@ class Episodes:
         self._begun[i] += 1
         return Episode(
             actor_id=self._actor_id,
-            episode_id=f"{self.run}-{i}-{number}",
+            episode_id=f"{self.run}-{self._first + i}-{number}",
             split=self._splits[i],
         )
 

@@ -97,6 +97,14 @@ class Outboxes(Generic[Agent]):
         """
         self._each(lambda outbox: outbox.put(()))
 
+    def send(self) -> None:
+        """Send all there are; an endpoint with a spool takes them without waiting.
+
+        Raises:
+            JormungandrError: an endpoint's own, after all others were sent theirs.
+        """
+        self._each(Outbox.send)
+
     def flush(self) -> tuple[Receipt, ...]:
         """Send all there are, and return what became of all that was sent, in the order of `all`.
 

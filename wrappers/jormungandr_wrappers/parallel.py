@@ -264,7 +264,7 @@ class ParallelRecorder(_ParallelEnv, Generic[Agent]):
     def close(self) -> None:
         """Send what is left and close the environment, which is closed even if sending fails."""
         try:
-            self.flush()
+            self._outboxes.send()
         finally:
             self.env.close()
 

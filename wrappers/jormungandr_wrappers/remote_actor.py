@@ -59,7 +59,8 @@ class RunResult:
         episodes: those that ended in it, in order.
         transitions: steps taken, those of unfinished episodes included.
         receipt: what became of all that the actor has sent, in this and earlier runs; when
-            ``endpoint.wait(result.receipt.lsn)`` returns, the learner has applied it.
+            ``endpoint.wait(result.receipt.lsn)`` returns, the learner has applied it. With a spool,
+            of what was answered until now; `RemoteActor.flush` waits for the rest.
     """
 
     episodes: tuple[EpisodeResult, ...]
@@ -153,8 +154,10 @@ class RemoteActor:
     def flush(self) -> Receipt:
         """Send what an error or an interrupt left, and return what became of all that was sent.
 
+        Of an endpoint with a spool, this waits until the service has answered; nothing else does.
+
         Raises:
-            JormungandrError: the endpoint's own; what it has not receipted is kept.
+            JormungandrError: the endpoint's own; what it has not taken is kept.
         """
         return self.outbox.flush()
 
@@ -213,11 +216,11 @@ class RemoteActor:
                 if result is not None:
                     done.append(result)
                     if self._flush_at_end:
-                        self.outbox.flush()
+                        self.outbox.send()
         except BaseException as error:
             self.outbox.flush_after(error)
             raise
-        return RunResult(tuple(done), taken, self.outbox.flush())
+        return RunResult(tuple(done), taken, self.outbox.send())
 
     def _begin(self, seed: int | None) -> _Running:
         """Reset the environment and begin an episode."""

@@ -17,11 +17,9 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepR
 
 from jormungandr.episode import Choice, check_split
 from jormungandr.errors import InvalidValue
-from jormungandr.outbox import Outbox
-from jormungandr.protocol import Endpoint, InferenceReply, Receipt, Split
+from jormungandr.protocol import Endpoint, Split
 from jormungandr_wrappers.checks import check_kind, check_label_key, check_spaces
-from jormungandr_wrappers.choices import Choices
-from jormungandr_wrappers.episodes import Episodes
+from jormungandr_wrappers.recording import Recording
 
 __all__ = ["VecEnvRecorder"]
 
@@ -32,7 +30,7 @@ END = {
 }
 
 
-class VecEnvRecorder(VecEnvWrapper):
+class VecEnvRecorder(Recording, VecEnvWrapper):
     """Record a VecEnv's transitions and submit them; it steps as it did without.
 
     The transitions are those of `VectorRecorder` over the same environments: a VecEnv resets an
@@ -112,31 +110,21 @@ class VecEnvRecorder(VecEnvWrapper):
         splits = check_split(split, venv.num_envs)
         super().__init__(venv)
         self._label_key, self._mask_key = label_key, mask_key
-        self._episodes = Episodes(
+        self._record_for(
+            endpoint,
             actor_id=actor_id,
             splits=splits,
             mode=AutoresetMode.SAME_STEP,
+            action_space=venv.action_space,
+            actions=actions,
             label_key=label_key,
             mask_key=mask_key,
-            actions=actions,
+            batch_size=batch_size,
             run=run,
         )
-        #: What was recorded and not yet sent, and the receipts of what was.
-        self.outbox = Outbox(endpoint, batch_size)
-        self._choices = Choices(endpoint, splits, venv.action_space)
         self._taken: list[Choice] | None = None  # by `step_async`, for `step_wait`
         #: What the last `step` of the environment returned.
         self.last_step: VecEnvStepReturn | None = None
-
-    @property
-    def run(self) -> str:
-        """First part of every episode id of this recorder."""
-        return self._episodes.run
-
-    @property
-    def reply(self) -> InferenceReply | None:
-        """The endpoint's last reply to `act`."""
-        return self._choices.reply
 
     def reset(self) -> VecEnvObs:
         """Reset all sub-environments; new episodes begin.
@@ -154,28 +142,6 @@ class VecEnvRecorder(VecEnvWrapper):
             self._episodes.begin(observations, self._told(infos))
         return observations
 
-    def act(
-        self,
-        observations: Any,
-        deterministic: bool | None = None,
-        epsilon: float | None = None,
-    ) -> NDArray[np.int64]:
-        """Ask the endpoint for actions, (B,), and remember which policy chose them for `step`.
-
-        Args:
-            observations: as `reset` or `step` returned them.
-            deterministic: take the best actions always, or, where False, explore everywhere; None
-                takes the best in sub-environments of the validation split and explores in others.
-            epsilon: probability of a random action; None is the model's exploration schedule.
-
-        Raises:
-            ShapeMismatch: another number of observations.
-            InvalidValue: the model's actions are not the environment's.
-            gymnasium.error.ResetNeeded: with a `mask_key`, before the first reset.
-            JormungandrError: the endpoint's own.
-        """
-        return self._choices.act(observations, deterministic, epsilon, self._episodes.masks())
-
     def step_async(self, actions: ArrayLike) -> None:
         """Begin a step.
 
@@ -190,8 +156,7 @@ class VecEnvRecorder(VecEnvWrapper):
             gymnasium.error.ResetNeeded: before the first reset, or after what broke the episodes
                 off.
         """
-        self._episodes.check_running()
-        taken, self._taken = self._choices.recognise(actions), None
+        taken, self._taken = self._begin_step(actions), None
         with self._episodes.moving():
             self.venv.step_async(np.asarray(actions))
         self._choices.forget()
@@ -221,20 +186,10 @@ class VecEnvRecorder(VecEnvWrapper):
         self.outbox.put(rows)
         return result
 
-    def flush(self) -> Receipt:
-        """Send what is left, and return what became of all that was sent.
-
-        ``endpoint.wait(recorder.flush().lsn)`` returns when the learner has applied it.
-
-        Raises:
-            JormungandrError: the endpoint's own; what it has not receipted is kept.
-        """
-        return self.outbox.flush()
-
     def close(self) -> None:
         """Send what is left and close the environment, which is closed even if sending fails."""
         try:
-            self.flush()
+            self.outbox.send()
         finally:
             self.venv.close()
 

@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from jormungandr.episode import check_split
 from jormungandr.errors import InvalidValue
-from jormungandr.outbox import Outbox
-from jormungandr.protocol import Endpoint, InferenceReply, Receipt, Split
+from jormungandr.protocol import Endpoint, Split
 from jormungandr_wrappers.checks import check_kind, check_label_key, check_spaces
-from jormungandr_wrappers.choices import Choices
-from jormungandr_wrappers.episodes import Episodes
+from jormungandr_wrappers.recording import Recording
 
 __all__ = ["VectorRecorder"]
 
@@ -25,7 +22,7 @@ else:  # generic only in newer versions of Gymnasium
     _Wrapper = VectorWrapper
 
 
-class VectorRecorder(_Wrapper):
+class VectorRecorder(Recording, _Wrapper):
     """Record a vector environment's transitions and submit them; it steps as it did without.
 
     All three autoreset modes are known; the rows that only report a reset are left out, and an
@@ -37,6 +34,9 @@ class VectorRecorder(_Wrapper):
     raises one, the environment has moved: the results are in `last_step`, the transitions in
     ``outbox.unsent``, and `flush` tries again. An error of the environment, an end without a last
     observation, or a missing mask breaks all running episodes off: the next call has to be `reset`.
+
+    An endpoint with a spool takes transitions also while its service is away. `OverlappedRecorder`
+    hides the time that a service takes to choose.
 
     Args:
         vector_env: with a Discrete from 0 to choose from, and to see what a model can: a Box,
@@ -53,6 +53,7 @@ class VectorRecorder(_Wrapper):
         batch_size: transitions to gather before they are sent. 1 sends after every vector step, so
             that a learner in this process is never behind; over a network 256 saves round trips.
         run: first part of the episode ids; None draws 64 random bits.
+        first: number of the first sub-environment in the episode ids.
 
     Raises:
         InvalidInput: (one of its classes) an argument of the wrong kind, or an environment whose
@@ -82,6 +83,7 @@ class VectorRecorder(_Wrapper):
         mask_key: str | None = None,
         batch_size: int = 1,
         run: str | None = None,
+        first: int = 0,
     ) -> None:
         check_kind(
             vector_env,
@@ -95,30 +97,21 @@ class VectorRecorder(_Wrapper):
         )
         splits = check_split(split, vector_env.num_envs)
         self._label_key = label_key
-        self._episodes = Episodes(
+        self._record_for(
+            endpoint,
             actor_id=actor_id,
             splits=splits,
             mode=_autoreset_mode(vector_env),
+            action_space=vector_env.single_action_space,
+            actions=actions,
             label_key=label_key,
             mask_key=mask_key,
-            actions=actions,
+            batch_size=batch_size,
             run=run,
+            first=first,
         )
-        #: What was recorded and not yet sent, and the receipts of what was.
-        self.outbox = Outbox(endpoint, batch_size)
-        self._choices = Choices(endpoint, splits, vector_env.single_action_space)
         #: What the last `step` of the environment returned.
         self.last_step: tuple[Any, Any, Any, Any, dict[str, Any]] | None = None
-
-    @property
-    def run(self) -> str:
-        """First part of every episode id of this recorder."""
-        return self._episodes.run
-
-    @property
-    def reply(self) -> InferenceReply | None:
-        """The endpoint's last reply to `act`."""
-        return self._choices.reply
 
     def reset(
         self,
@@ -145,28 +138,6 @@ class VectorRecorder(_Wrapper):
         self._choices.forget()
         return observations, infos
 
-    def act(
-        self,
-        observations: Any,
-        deterministic: bool | None = None,
-        epsilon: float | None = None,
-    ) -> NDArray[np.int64]:
-        """Ask the endpoint for actions, (B,), and remember which policy chose them for `step`.
-
-        Args:
-            observations: as `reset` or `step` returned them.
-            deterministic: take the best actions always, or, where False, explore everywhere; None
-                takes the best in sub-environments of the validation split and explores in others.
-            epsilon: probability of a random action; None is the model's exploration schedule.
-
-        Raises:
-            ShapeMismatch: another number of observations.
-            InvalidValue: the model's actions are not the environment's.
-            gymnasium.error.ResetNeeded: with a `mask_key`, before the first reset.
-            JormungandrError: the endpoint's own.
-        """
-        return self._choices.act(observations, deterministic, epsilon, self._episodes.masks())
-
     def step(self, actions: ArrayLike) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Step the environment and record the transitions.
 
@@ -185,8 +156,7 @@ class VectorRecorder(_Wrapper):
             InvalidInput: (one of its classes) a mask is missing, or is none; likewise.
             JormungandrError: the endpoint's own; see the class.
         """
-        self._episodes.check_running()
-        choices = self._choices.recognise(actions)
+        choices = self._begin_step(actions)
         with self._episodes.moving():
             result = self.env.step(actions)
             self.last_step = result
@@ -195,20 +165,10 @@ class VectorRecorder(_Wrapper):
         self.outbox.put(rows)
         return result
 
-    def flush(self) -> Receipt:
-        """Send what is left, and return what became of all that was sent.
-
-        ``endpoint.wait(recorder.flush().lsn)`` returns when the learner has applied it.
-
-        Raises:
-            JormungandrError: the endpoint's own; what it has not receipted is kept.
-        """
-        return self.outbox.flush()
-
     def close(self, **kwargs: Any) -> None:
         """Send what is left and close the environment, which is closed even if sending fails."""
         try:
-            self.flush()
+            self.outbox.send()
         finally:
             self.env.close(**kwargs)
 

@@ -1,0 +1,118 @@
+"""`RemoteModel`: what a model of a service is, and what its owner does with it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from jormungandr.bundle import MANIFESTS, from_zip
+from jormungandr.client.calls import Calls, decoded
+from jormungandr.errors import InvalidValue, WaitTimeout
+from jormungandr.manifest import check_replaceable, write_folder
+from jormungandr.protocol import LabelReceipt, LabelsLike
+from jormungandr.spec import ModelSpec
+from jormungandr.wire import encode, encode_labels
+
+__all__ = ["RemoteModel"]
+
+#: Longest time one barrier request waits on the server, in seconds.
+WAIT_SLICE = 20.0
+
+
+class RemoteModel:
+    """A model of a service: created, looked at, waited for, labelled, exported, deleted.
+
+    Args:
+        calls: to the service.
+        model_id: of the model.
+    """
+
+    def __init__(self, calls: Calls, model_id: str) -> None:
+        self.model_id, self._calls = model_id, calls
+        self._path = f"/v1/models/{quote(model_id, safe='')}"
+
+    def create(self, spec: ModelSpec | Mapping[str, Any]) -> dict[str, Any]:
+        """Create the model, or check that it exists with this specification.
+
+        Fields that are not given match anything an existing model has.
+
+        Raises:
+            ModelConflict: it exists with another specification; the paths that differ are named.
+        """
+        given = spec.to_dict() if isinstance(spec, ModelSpec) else dict(spec)
+        body = encode({"model_id": self.model_id, "spec": given})
+        return decoded(self._calls.request("POST", "/v1/models", body), dict[str, Any])
+
+    def label(self, labels: LabelsLike) -> LabelReceipt:
+        """Submit labels; they are durable when this returns."""
+        answer = self._calls.request("POST", f"{self._path}/labels/add", encode_labels(labels))
+        return decoded(answer, LabelReceipt)
+
+    def wait(self, lsn: int, timeout: float | None = None) -> dict[str, Any]:
+        """Return the model's figures once everything up to `lsn` is applied with its updates.
+
+        Args:
+            lsn: from a receipt.
+            timeout: seconds; None waits for as long as it takes.
+
+        Raises:
+            WaitTimeout: it was not applied in time.
+            InvalidValue: `lsn` is of no receipt.
+        """
+        end = None if timeout is None else time.monotonic() + timeout
+        longest = min(WAIT_SLICE, self._calls.timeout / 2)  # answered before the request times out
+        while True:
+            left = longest if end is None else min(longest, end - time.monotonic())
+            found = self._object(f"{self._path}?applied_lsn={lsn}&wait={max(0.0, left):.3f}")
+            if found["applied_lsn"] >= lsn:
+                return found
+            newest = found.get("journal_lsn", lsn)
+            if lsn > newest:  # of a model that was deleted and created again, say
+                raise InvalidValue("lsn", f"one of a receipt, at most {newest}", lsn)
+            if end is not None and time.monotonic() >= end:
+                expected = f"lsn {lsn} applied within {timeout} s"
+                raise WaitTimeout(self.model_id, expected, found["applied_lsn"])
+
+    def info(self) -> dict[str, Any]:
+        """Return the model's specification and figures."""
+        return self._object(self._path)
+
+    def metrics(self) -> dict[str, Any]:
+        """Return the last update's figures and the evaluations so far."""
+        return self._object(f"{self._path}/metrics")
+
+    def _object(self, path: str) -> dict[str, Any]:
+        return decoded(self._calls.request("GET", path), dict[str, Any])
+
+    def export(
+        self,
+        path: str | Path,
+        format: str = "bundle",  # noqa: A002 - the word of the command line and of the route
+        *,
+        timeout: float = 360.0,
+    ) -> None:
+        """Write the newest policy alone, for others to act with, as a folder that describes itself.
+
+        Args:
+            path: the folder; an earlier export there is replaced.
+            format: ``bundle`` (data, for any language), ``onnx``, ``torchscript``, ``pt2`` or
+                ``sb3``, which the service makes; see docs/export.md.
+            timeout: seconds for one request: exporters are slow, and work one after another.
+
+        Raises:
+            InvalidValue: no such format, or something else at `path`.
+            PackageMissing: the service lacks a package that the format needs.
+            ExportError: what was made computes something else than the policy.
+            CheckpointError: what came is damaged; nothing is written.
+        """
+        check_replaceable(Path(path), MANIFESTS)
+        query = f"{self._path}/export?format={quote(format, safe='')}"
+        answer = self._calls.request("POST", query, timeout=timeout)
+        write_folder(Path(path), from_zip(answer.body), MANIFESTS)
+
+    def delete(self) -> None:
+        """Delete the model and everything it learned from."""
+        self._calls.request("DELETE", self._path)
