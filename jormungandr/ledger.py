@@ -15,6 +15,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from jormungandr.tally import Arrival, Overlay, Roll, Tallies, Tally
+
 __all__ = [
     "BLOCK",
     "Block",
@@ -115,6 +117,11 @@ class Store(Protocol):
         """Iterate over waiting labels, oldest first."""
         ...
 
+    @property
+    def roll(self) -> Tallies:
+        """What each actor has sent so far."""
+        ...
+
 
 def new_block(length: int, old: Block | None = None) -> Block:
     """Return a writable block of at least `length` slots that begins with `old`."""
@@ -141,6 +148,12 @@ class Draft:
     blocks: dict[tuple[Key, int], Block] = field(default_factory=dict)
     pendings: dict[Identity, Pending | None] = field(default_factory=dict)  # None: removed
     changed: Counters | None = None
+    #: What the request brought whose draft this is.
+    arrival: Arrival | None = None
+    roll: Overlay = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.roll = Overlay(self.base.roll)
 
     @property
     def counters(self) -> Counters:
@@ -209,6 +222,7 @@ class Draft:
             self.pendings.pop(identity, None)
             self.pendings[identity] = waiting
         self.changed = changes.changed or self.changed
+        self.roll.take(changes.roll.tallies)
 
 
 @dataclass
@@ -219,6 +233,7 @@ class MemoryStore:
     episodes: dict[Key, Episode] = field(default_factory=dict)
     blocks: dict[tuple[Key, int], Block] = field(default_factory=dict)
     pendings: dict[Identity, Pending] = field(default_factory=dict)
+    roll: Roll = field(default_factory=Roll)
 
     def episode(self, key: Key) -> Episode | None:
         """Return what is known of an episode."""
@@ -244,6 +259,7 @@ class MemoryStore:
             self.pendings.pop(identity, None)
             if waiting is not None:
                 self.pendings[identity] = waiting
+        self.roll.take(changes.roll.tallies)
         self.counters = changes.counters
 
     def to_bytes(self) -> bytes:
@@ -254,6 +270,7 @@ class MemoryStore:
                 "episodes": [(*key, *episode) for key, episode in self.episodes.items()],
                 "blocks": [(*key, n, b.tobytes()) for (key, n), b in self.blocks.items()],
                 "pendings": [(*identity, *p) for identity, p in self.pendings.items()],
+                "actors": [(actor, *tally) for actor, tally in self.roll.items()],
             }
         )
 
@@ -261,9 +278,13 @@ class MemoryStore:
     def from_bytes(cls, data: bytes) -> MemoryStore:
         """Rebuild what `to_bytes` gave."""
         body = msgspec.msgpack.decode(data)
+        roll = Roll()
+        # A checkpoint from before there were tallies has none.
+        roll.take({actor: Tally(*rest) for actor, *rest in body.get("actors", ())})
         return cls(
             counters=Counters(**body["counters"]),
             episodes={(a, e): Episode(*rest) for a, e, *rest in body["episodes"]},
             blocks={((a, e), n): block_from_bytes(b) for a, e, n, b in body["blocks"]},
             pendings={(a, e, t): Pending(*rest) for a, e, t, *rest in body["pendings"]},
+            roll=roll,
         )

@@ -385,12 +385,22 @@ class Exploration(Part, frozen=True):
 
 
 class Staleness(Part, frozen=True):
-    """What happens to a training transition whose policy is `max_policy_lag` versions too old."""
+    """What happens to training transitions of an old policy; see docs/staleness.md.
+
+    Args:
+        max_policy_lag: versions that a policy may be behind the newest served; None is any number.
+        mode: of those behind further, ``accept`` takes all, ``drop`` takes some, and ``reject``
+            refuses requests that have any.
+        stale_share: in mode ``drop``, the share of all training transitions that is taken though it
+            is stale, in equal parts for all active actors; 0 drops whatever is stale.
+    """
 
     max_policy_lag: int | None = None
     mode: Literal["accept", "drop", "reject"] = "accept"
+    stale_share: float = 0.25
 
     def __post_init__(self) -> None:
+        require(0 <= self.stale_share <= 1, "staleness.stale_share", "0..1", self.stale_share)
         require(
             self.max_policy_lag is None or self.max_policy_lag >= 0,
             "staleness.max_policy_lag",

@@ -6,6 +6,7 @@ import copy
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,7 @@ from jormungandr.ledger import Draft, MemoryStore
 from jormungandr.protocol import Label, LabelReceipt, Receipt
 from jormungandr.rows import ACCEPTED, STALE_DROPPED, LabelsRow, Row, TransitionsRow
 from jormungandr.spec import ModelSpec
+from jormungandr.tally import Tally
 
 Step = Callable[..., dict[str, Any]]
 Small = Callable[..., ModelSpec]
@@ -655,11 +657,15 @@ class Oracle:
     accepted: dict[str, int] = field(default_factory=lambda: {"train": 0, "validation": 0})
     waiting: dict[tuple[str, str, int], tuple[int, int]] = field(default_factory=dict)
     expired: int = 0
+    stream: int = 0
+    place: dict[str, int] = field(default_factory=dict)
+    buckets: dict[str, tuple[int, Fraction]] = field(default_factory=dict)
 
     def add(self, batch: list[dict[str, Any]], version: int) -> tuple[int, int, int] | set[str]:
         """Admit transitions."""
         conflicts, new = set(), []
         done = {"accepted": 0, "duplicate": 0, "stale_dropped": 0}
+        passed = self._let_pass(batch, version)
         for row in batch:
             identity = (row["actor_id"], row["episode_id"], row["timestep"])
             content = tuple(row[k] for k in ("reward", "terminated", "truncated", "policy_version"))
@@ -677,25 +683,61 @@ class Oracle:
                     conflicts.add("label_conflict")
                 continue
             new.append((identity, row["split"]))
-            conflicts |= self._place(identity, row, content, version)
+            stale = self._stale(row, version) and identity not in passed
+            conflicts |= self._place(identity, row, content, stale)
             done["stale_dropped" if self.known[identity].dropped else "accepted"] += 1
         conflicts |= self._episodes(new)
         self._expire()
         return conflicts or (done["accepted"], done["duplicate"], done["stale_dropped"])
 
-    def _place(
-        self, identity: tuple[str, str, int], row: dict[str, Any], content: Any, version: int
-    ) -> set[str]:
-        conflicts: set[str] = set()
+    def _stale(self, row: dict[str, Any], version: int) -> bool:
         rule = self.spec.staleness
-        stale = (
+        return (
             rule.mode != "accept"
             and rule.max_policy_lag is not None
             and row["split"] == "train"
             and row["policy_version"] >= 0
             and version - row["policy_version"] > rule.max_policy_lag
         )
-        if stale and rule.mode == "reject":
+
+    def _let_pass(self, batch: list[dict[str, Any]], version: int) -> set[tuple[str, str, int]]:
+        """Return which stale ones are taken all the same: tokens as fractions, one by one."""
+        rule, capacity = self.spec.staleness, self.spec.replay.capacity
+        share, since = Fraction(rule.stale_share), self.stream - capacity
+        active = {a for a, place in self.place.items() if place >= max(1, since)}
+        groups: dict[tuple[str, str], dict[int, dict[str, Any]]] = {}
+        for row in batch:
+            group = groups.setdefault((row["actor_id"], row["episode_id"]), {})
+            if (row["actor_id"], row["episode_id"], row["timestep"]) not in self.known:
+                group.setdefault(row["timestep"], row)
+        passed, came = set(), set()
+        for (actor, episode), steps in groups.items():
+            mine = [r for r in steps.values() if r["split"] == "train" and r["policy_version"] >= 0]
+            self.stream += len(mine)
+            if mine:
+                active.add(actor)
+                came.add(actor)
+            late = [r["timestep"] for r in mine if self._stale(r, version)]
+            if not late or rule.mode != "drop" or not share:
+                continue
+            start = share * min(capacity, self.stream) / len(active)
+            full = max(Fraction(1), share * capacity / len(active))
+            tokens = start
+            if actor in self.buckets:
+                filled, tokens = self.buckets[actor]
+                tokens = min(full, tokens + share * (self.stream - filled) / len(active))
+            if tokens >= min(Fraction(len(late)), full):
+                tokens -= len(late)
+                passed |= {(actor, episode, t) for t in late}
+            self.buckets[actor] = (self.stream, tokens)
+        self.place |= dict.fromkeys(came, self.stream)
+        return passed
+
+    def _place(
+        self, identity: tuple[str, str, int], row: dict[str, Any], content: Any, stale: bool
+    ) -> set[str]:
+        conflicts: set[str] = set()
+        if stale and self.spec.staleness.mode == "reject":
             conflicts.add("policy_version_stale")
         label = row["label"]
         self._expire()
@@ -804,6 +846,7 @@ def one_label(rng: random.Random) -> tuple[tuple[str, str, int], int]:
     mode=st.sampled_from(["accept", "drop", "reject"]),
     capacities=st.sampled_from([(2, 1), (5, 8), (16, 8)]),
     pending=st.sampled_from([(0, 50), (2, 50), (50, 1), (50, 4), (50, 50)]),
+    share=st.sampled_from([0.0, 0.25, 0.75, 1.0]),
 )
 def test_against_a_slow_oracle(
     small: Small,
@@ -813,6 +856,7 @@ def test_against_a_slow_oracle(
     mode: str,
     capacities: tuple[int, int],
     pending: tuple[int, int],
+    share: float,
 ) -> None:
     """Any requests, re-sent and overlapping and in groups that may fail, do what dictionaries do.
 
@@ -821,7 +865,7 @@ def test_against_a_slow_oracle(
     """
     spec = small(
         split_scope=scope,
-        staleness={"max_policy_lag": lag, "mode": mode},
+        staleness={"max_policy_lag": lag, "mode": mode, "stale_share": share},
         replay={"capacity": capacities[0]},
         validation={"capacity": capacities[1]},
         labels={"pending_capacity": pending[0], "pending_expiry": pending[1]},
@@ -883,7 +927,8 @@ def admit(
 def frozen(draft: Draft) -> Any:
     """Return what a draft holds, by value."""
     blocks = {key: block.tobytes() for key, block in draft.blocks.items()}
-    return dict(draft.episodes), blocks, list(draft.pendings.items()), draft.counters
+    tallies = list(draft.roll.tallies.items())
+    return dict(draft.episodes), blocks, list(draft.pendings.items()), tallies, draft.counters
 
 
 def check(ledger: Draft, oracle: Oracle, rows: list[Row]) -> None:
@@ -900,6 +945,14 @@ def check(ledger: Draft, oracle: Oracle, rows: list[Row]) -> None:
     assert counters.pending == len(oracle.waiting)
     assert counters.pending_expired == oracle.expired
     assert {"train": counters.train, "validation": counters.validation} == oracle.accepted
+    assert ledger.roll.offered == oracle.stream
+    for name in "ab":
+        of = [known for (actor, *_), known in oracle.known.items() if actor == name]
+        tally = ledger.roll.get(name) or Tally()
+        kept = [known.split for known in of if not known.dropped]
+        assert (tally.train, tally.validation) == (kept.count("train"), kept.count("validation"))
+        assert tally.stale_dropped == len(of) - len(kept)
+        assert tally.place == oracle.place.get(name, 0)
 
     # Every acknowledged identity is stored once, every position is taken once, and a reader of the
     # rows alone knows every label that is attached.
