@@ -20,12 +20,14 @@
     │   ├── PolicyVersionUnknown              policy_version_unknown
     │   ├── PolicyVersionStale                policy_version_stale
     │   └── ModelConflict                     model_conflict
+    ├── LearnerFailed                    409  learner_failed: what is waited for will not come
     ├── Malformed                        400  malformed
     │   └── TooDeep                           too_deep
     ├── Unauthenticated                  401  unauthenticated
     ├── Forbidden                        403  forbidden: a token that may do other things
     │   └── ModelQuota                        model_quota: as many models as the service takes
     ├── ModelUnknown                     404  model_unknown
+    │   └── ModelGone                         model_gone: deleted, or created again, meanwhile
     ├── NotFound                         404  not_found
     ├── MethodNotAllowed                 405  method_not_allowed
     ├── RequestTimeout                   408  request_timeout
@@ -70,6 +72,8 @@ class JormungandrError(Exception):
 
     code: ClassVar[str] = "internal_error"
     status: ClassVar[int] = 500
+    #: Seconds after which a request may come again, where that is known.
+    retry_after: float | None = None
 
     def __init__(self, where: str, expected: str, got: object = "", remedy: str = "") -> None:
         self.where = where
@@ -212,6 +216,12 @@ class ModelConflict(Conflict):
     code = "model_conflict"
 
 
+class LearnerFailed(JormungandrError):
+    """What was waited for will not come: the model's learner was given up for now."""
+
+    code, status = "learner_failed", 409
+
+
 class Malformed(JormungandrError):
     """The body is not what its content type says."""
 
@@ -246,6 +256,12 @@ class ModelUnknown(JormungandrError):
     """No model of that id."""
 
     code, status = "model_unknown", 404
+
+
+class ModelGone(ModelUnknown):
+    """The model that a client was connected to was deleted, or is another one under its id now."""
+
+    code = "model_gone"
 
 
 class NotFound(JormungandrError):

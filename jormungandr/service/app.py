@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request as StarletteRequest
 from starlette.responses import Response as StarletteResponse
 from starlette.routing import Route
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from jormungandr.admission import check_labels
 from jormungandr.columns import Columns, columns
@@ -24,46 +25,94 @@ from jormungandr.errors import (
     NotFound,
 )
 from jormungandr.ledger import Identity
+from jormungandr.packed import unpack
 from jormungandr.protocol import LIMITS
+from jormungandr.service import descriptions as docs
+from jormungandr.service.access.hosts import Hosts
+from jormungandr.service.access.keyring import Keyring
+from jormungandr.service.checkpoints import ask_for_checkpoint, stored_checkpoints
 from jormungandr.service.child.process import PARK_AFTER
-from jormungandr.service.decoding import Decoder
 from jormungandr.service.export import Exporter, ExportRoute
 from jormungandr.service.gateway import Gateway
-from jormungandr.service.http.authentication import Authenticated
-from jormungandr.service.http.route import JsonRoute, Request, number
+from jormungandr.service.http.authentication import OPEN_PATHS, Authenticated
+from jormungandr.service.http.body import JSON_BODY
+from jormungandr.service.http.doc import Doc
+from jormungandr.service.http.grants import Needs
+from jormungandr.service.http.guard import guarded
+from jormungandr.service.http.route import Call, JsonRoute, Request, number
 from jormungandr.service.journal.space import FREE_SPACE_FLOOR
+from jormungandr.service.load.limits import Limits
+from jormungandr.service.observe.events import EventsRoute
+from jormungandr.service.observe.meters import Meters
+from jormungandr.service.observe.requests import Observed
+from jormungandr.service.observe.routes import MetricsRoute
+from jormungandr.service.observe.scrape import scrape
+from jormungandr.service.openapi import openapi_route
+from jormungandr.service.policy_route import PolicyRoute
 from jormungandr.service.retention import Keeping
 from jormungandr.version import __version__
-from jormungandr.wire import decode_object, encode, fields
+from jormungandr.wire import MSGPACK, decode_object, encode, fields
 
-__all__ = ["create_app"]
+__all__ = ["Service", "create_app"]
 
+#: What transitions may come as, and the bytes of each.
+BULK = {**JSON_BODY, MSGPACK: LIMITS["columns_body_bytes"]}
+#: What has the same names as MessagePack and as JSON.
+SMALL = {**JSON_BODY, MSGPACK: LIMITS["json_body_bytes"]}
 #: Longest time a barrier request is held open, in seconds.
 LONGEST_WAIT = 60.0
+
+
+@dataclass(frozen=True)
+class Service:
+    """The service as an ASGI application, and what a server around it needs of it.
+
+    Args:
+        app: the application; its lifespan opens and closes the data directory.
+        meters: that count what it does.
+        drain: refuses what is new; returns when checkpoints are written.
+        routes: every path, each behind its guard.
+    """
+
+    app: ASGIApp
+    meters: Meters
+    drain: Callable[[], Awaitable[None]]
+    routes: Sequence[Route]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        await self.app(scope, receive, send)
 
 
 def create_app(
     data_dir: str | Path,
     *,
-    token: str | None,
+    token: str | Keyring | None,
+    hosts: Hosts | None = None,
     free_space_floor: int = FREE_SPACE_FLOOR,
     park_after: float = PARK_AFTER,
     keeping: Keeping = Keeping(),  # noqa: B008 - frozen
-) -> ASGIApp:
-    """Return the service as an ASGI application; its lifespan opens and closes the data directory.
+    limits: Limits = Limits(),  # noqa: B008 - frozen
+) -> Service:
+    """Return the service; nothing is opened before its lifespan begins.
 
     Args:
         data_dir: where everything is kept; one server at a time.
-        token: that requests must bear; None asks for none.
+        token: that requests must bear, or the keyring that knows several; None asks for none.
+        hosts: the names under which it answers; None is any name.
         free_space_floor: free bytes of its volume below which no data is taken; 0 sets no floor.
         park_after: seconds of idleness after which the learner process of a model ends.
         keeping: how much is kept of each model.
+        limits: how much is taken on.
     """
+    meters = Meters()
     gateway = Gateway(
         Path(data_dir),
         free_space_floor=free_space_floor,
         park_after=park_after,
         keeping=keeping,
+        meters=meters,
+        limits=limits,
     )
 
     @asynccontextmanager
@@ -74,17 +123,46 @@ def create_app(
         finally:
             await gateway.stop()
 
+    routes = [
+        *_routes(gateway, Exporter(Path(data_dir) / "exports")),
+        *_observing(gateway, meters, Path(data_dir)),
+    ]
     app = Starlette(
-        routes=_routes(gateway, Exporter(Path(data_dir) / "exports")),
+        routes=guarded([*routes, openapi_route(routes)]),
         lifespan=lifespan,
         exception_handlers={HTTPException: _http_error},
     )
     app.router.redirect_slashes = False
-    return Authenticated(app, token)
+    table = [route for route in app.routes if isinstance(route, Route)]
+    paths = {id(route.endpoint): route.path for route in table}
+    observed = Observed(Authenticated(app, token, hosts), meters, paths, quiet=OPEN_PATHS)
+    return Service(observed, meters, gateway.drain, table)
+
+
+def _observing(gateway: Gateway, meters: Meters, data_dir: Path) -> list[Route]:
+    async def checkpoints(request: Request) -> tuple[int, Any]:
+        model = gateway.model(request.path["model_id"])
+        return 200, {"checkpoints": stored_checkpoints(model.folder)}
+
+    async def checkpoint(request: Request) -> tuple[int, Any]:
+        model = gateway.model(request.path["model_id"])
+        wait = number(request, "wait", 0, LONGEST_WAIT, 0)
+        done, error = await ask_for_checkpoint(model, wait)
+        found = stored_checkpoints(model.folder)
+        return (200 if done else 202), {"checkpoints": found, "done": done, "error": error}
+
+    one = "/v1/models/{model_id}"
+    text = MetricsRoute(lambda: scrape(gateway, meters, data_dir))
+    return [
+        Route("/metrics", text, methods=["GET"]),
+        _at("GET", f"{one}/checkpoints", checkpoints, "observe", docs.CHECKPOINTS),
+        _at("POST", f"{one}/checkpoints", checkpoint, "operate", docs.CHECKPOINT, query=("wait",)),
+        Route(f"{one}/events", EventsRoute(gateway.model), methods=["GET"]),
+    ]
 
 
 def _routes(gateway: Gateway, exporter: Exporter) -> list[Route]:
-    decoded = Decoder()
+    lanes = gateway.lanes
 
     async def live(_: Request) -> tuple[int, Any]:
         return 200, {"status": "live"}
@@ -116,7 +194,8 @@ def _routes(gateway: Gateway, exporter: Exporter) -> list[Route]:
         lsn = int(number(request, "applied_lsn", 0, LIMITS["timestep_max"], 0))
         wait = number(request, "wait", 0, LONGEST_WAIT, 0)
         if lsn:
-            await model.wait(lsn, wait)
+            with lanes.waits.enter(request.grant.name):
+                await model.wait(lsn, wait)
         return 200, model.info()
 
     async def delete(request: Request) -> tuple[int, Any]:
@@ -130,39 +209,51 @@ def _routes(gateway: Gateway, exporter: Exporter) -> list[Route]:
         model = gateway.model(request.path["model_id"])
 
         def decode(body: bytes) -> Columns:
-            given = fields(decode_object(body), {"transitions": list}, {})
-            _at_most(len(given["transitions"]), "transitions")
-            found = columns(given["transitions"], model.spec)
+            if request.kind == MSGPACK:
+                found = unpack(body, model.spec, model.generation)
+            else:
+                given = fields(decode_object(body), {"transitions": list}, {})
+                _at_most(len(given["transitions"]), "transitions")
+                found = columns(given["transitions"], model.spec)
             request.grant.check_rows(found)
             return found
 
-        return 200, await model.add(await decoded(decode, request.body))
+        model.check_backlog()
+        return 200, await model.add(await lanes.decoded(request, decode, model.commits.is_open))
 
     async def label(request: Request) -> tuple[int, Any]:
         model = gateway.model(request.path["model_id"])
 
         def decode(body: bytes) -> list[tuple[Identity, int]]:
-            given = fields(decode_object(body), {"labels": list}, {})
+            given = fields(decode_object(body, request.kind), {"labels": list}, {})
             _at_most(len(given["labels"]), "labels")
             found = check_labels(given["labels"], model.spec)
             request.grant.check_actors({actor_id for (actor_id, _, _), _ in found})
             return found
 
-        return 200, await model.label(await decoded(decode, request.body))
+        labels = await lanes.decoded(request, decode, model.commits.is_open)
+        return 200, await model.label(labels, request.grant.split)
 
     async def inference(request: Request) -> tuple[int, Any]:
         model = gateway.model(request.path["model_id"])
-        given = fields(
-            decode_object(request.body),
-            {"observations": list | dict},
-            {
-                "deterministic": bool,
-                "epsilon": float | int,
-                "action_masks": list,
-                "distribution": bool,
-            },
-        )
-        _at_most(count(given["observations"], model.spec.observation), "observations")
+
+        def decode(body: bytes) -> dict[str, Any]:
+            given = fields(
+                decode_object(body, request.kind),
+                {"observations": list | dict},
+                {
+                    "deterministic": bool,
+                    "epsilon": float | int,
+                    "action_masks": list,
+                    "distribution": bool,
+                },
+            )
+            _at_most(count(given["observations"], model.spec.observation), "observations")
+            return given
+
+        given = await lanes.asked(request, decode)
+        rows = count(given["observations"], model.spec.observation)
+        lanes.rates.rows(request.grant.name, rows)
         return 200, await model.act(
             given["observations"],
             deterministic=given.get("deterministic", False),
@@ -172,20 +263,26 @@ def _routes(gateway: Gateway, exporter: Exporter) -> list[Route]:
         )
 
     one = "/v1/models/{model_id}"
+    rows, asked = lanes.ingestion, lanes.inference
     return [
-        Route("/v1/health/live", JsonRoute(live, needs=None), methods=["GET"]),
-        Route("/v1/health/ready", JsonRoute(ready, needs=None), methods=["GET"]),
-        Route("/v1/info", JsonRoute(info, needs="any"), methods=["GET"]),
-        Route("/v1/models", JsonRoute(create, needs="operate", body=True), methods=["POST"]),
-        Route("/v1/models", JsonRoute(models, needs="observe"), methods=["GET"]),
-        Route(one, JsonRoute(show, needs="any", query=("applied_lsn", "wait")), methods=["GET"]),
-        Route(one, JsonRoute(delete, needs="operate"), methods=["DELETE"]),
-        Route(f"{one}/metrics", JsonRoute(metrics, needs="observe"), methods=["GET"]),
-        Route(f"{one}/experience/add", JsonRoute(add, needs="ingest", body=True), methods=["POST"]),
-        Route(f"{one}/labels/add", JsonRoute(label, needs="label", body=True), methods=["POST"]),
-        Route(f"{one}/inference", JsonRoute(inference, needs="act", body=True), methods=["POST"]),
+        _at("GET", "/v1/health/live", live, None, docs.LIVE),
+        _at("GET", "/v1/health/ready", ready, None, docs.READY),
+        _at("GET", "/v1/info", info, "any", docs.INFO),
+        _at("POST", "/v1/models", create, "operate", docs.CREATE, body=True),
+        _at("GET", "/v1/models", models, "observe", docs.MODELS),
+        _at("GET", one, show, "any", docs.SHOW, query=("applied_lsn", "wait")),
+        _at("DELETE", one, delete, "operate", docs.DELETE),
+        _at("GET", f"{one}/metrics", metrics, "observe", docs.METRICS),
+        _at("POST", f"{one}/experience/add", add, "ingest", docs.ADD, body=BULK, lane=rows),
+        _at("POST", f"{one}/labels/add", label, "label", docs.LABEL, body=SMALL, lane=rows),
+        _at("POST", f"{one}/inference", inference, "act", docs.INFERENCE, body=SMALL, lane=asked),
         Route(f"{one}/export", ExportRoute(gateway.model, exporter), methods=["POST"]),
+        Route(f"{one}/policy", PolicyRoute(gateway.model, lanes.waits), methods=["GET"]),
     ]
+
+
+def _at(method: str, path: str, call: Call, needs: Needs, doc: Doc, **options: Any) -> Route:
+    return Route(path, JsonRoute(call, needs=needs, doc=doc, **options), methods=[method])
 
 
 def _at_most(rows: int, name: str) -> None:

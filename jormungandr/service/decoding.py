@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-__all__ = ["Decoder"]
+__all__ = ["LOOP_BYTES", "Decoder"]
 
 #: Bytes of a body from which decoding and checking it leaves the event loop: some 200 rows.
 LOOP_BYTES = 1 << 16
@@ -30,3 +30,7 @@ class Decoder:
         if len(body) < LOOP_BYTES:
             return decode(body)
         return await asyncio.get_running_loop().run_in_executor(self._thread, decode, body)
+
+    def close(self) -> None:
+        """Let the thread go."""
+        self._thread.shutdown(wait=False)

@@ -12,7 +12,7 @@ import json
 import logging
 import shutil
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,13 @@ from jormungandr.bundle import bundle_files, check_format, to_zip
 from jormungandr.errors import (
     ExportError,
     MissingField,
-    Unavailable,
     from_dict,
 )
 from jormungandr.policy import POLICY_FILE, PolicySnapshot
+from jormungandr.service.descriptions import EXPORT
+from jormungandr.service.http.body import NO_BODY
+from jormungandr.service.http.grants import Needs
+from jormungandr.service.http.hearing import while_heard
 from jormungandr.service.http.route import JsonRoute, Request
 from jormungandr.service.model import Model
 
@@ -117,6 +120,11 @@ class ExportRoute:
         exporter: makes the archives.
     """
 
+    needs: Needs = "operate"
+    query = ("format",)
+    accepts = NO_BODY
+    doc = EXPORT
+
     def __init__(self, find: Callable[[str], Model], exporter: Exporter) -> None:
         self._find, self._exporter = find, exporter
 
@@ -130,7 +138,7 @@ class ExportRoute:
             name = check_format(request.query["format"], "query.format")
             model = self._find(request.path["model_id"])
             snapshot = await model.newest_policy()
-            data = await _while_heard(self._exporter.archive(snapshot, name), receive)
+            data = await while_heard(self._exporter.archive(snapshot, name), receive)
             made.append((f"{model.model_id}-v{snapshot.version}-{name}.zip", data))
             return 200, None
 
@@ -138,7 +146,7 @@ class ExportRoute:
             if not made:  # an error; a success has another form
                 await send(message)
 
-        await JsonRoute(call, needs="operate", query=("format",))(scope, receive, reply)
+        await JsonRoute(call, needs=self.needs, query=self.query)(scope, receive, reply)
         for file, data in made:
             headers = [
                 (b"content-type", b"application/zip"),
@@ -147,22 +155,3 @@ class ExportRoute:
             ]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             await send({"type": "http.response.body", "body": data})
-
-
-async def _while_heard(work: Coroutine[Any, Any, bytes], receive: Receive) -> bytes:
-    """Return what `work` returns, unless whoever asked for it goes before it is done."""
-
-    async def gone() -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
-
-    working, hearing = asyncio.ensure_future(work), asyncio.ensure_future(gone())
-    try:
-        await asyncio.wait((working, hearing), return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            raise Unavailable("client", "one that waits for its answer", "none")
-        return working.result()
-    finally:
-        working.cancel()
-        hearing.cancel()
-        await asyncio.gather(working, hearing, return_exceptions=True)

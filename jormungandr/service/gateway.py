@@ -8,11 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from jormungandr.errors import DataDirError, Draining, InvalidValue, ModelConflict, ModelUnknown
+from jormungandr.service.child.places import Places
 from jormungandr.service.child.process import PARK_AFTER
 from jormungandr.service.datadir import DataDir
 from jormungandr.service.journal.space import FREE_SPACE_FLOOR, FreeSpace
 from jormungandr.service.journal.writer import Journal
+from jormungandr.service.load.lanes import Lanes
+from jormungandr.service.load.limits import Limits
 from jormungandr.service.model import Model
+from jormungandr.service.observe.meters import Meters
 from jormungandr.service.retention import Keeping
 from jormungandr.spec import MODEL_ID, ModelSpec
 
@@ -27,6 +31,8 @@ class Gateway:
         free_space_floor: bytes below which no data is taken; 0 sets no floor.
         park_after: seconds of idleness after which the learner process of a model ends.
         keeping: how much is kept of each model.
+        meters: count what is done; None counts for nobody.
+        limits: how much is taken on.
     """
 
     def __init__(
@@ -36,9 +42,14 @@ class Gateway:
         free_space_floor: int = FREE_SPACE_FLOOR,
         park_after: float = PARK_AFTER,
         keeping: Keeping = Keeping(),  # noqa: B008 - frozen
+        meters: Meters | None = None,
+        limits: Limits = Limits(),  # noqa: B008 - frozen
     ) -> None:
         self._data_dir, self._park_after, self._keeping = data_dir, park_after, keeping
         self._space = FreeSpace(data_dir, free_space_floor)
+        self._meters = meters or Meters()
+        self._limits, self.lanes = limits, Lanes(limits.rate)
+        self._places = Places(limits.max_learners)
         self._models: dict[str, Model] = {}
         #: Of deleted and living models: the last generation, and the highest version ever
         #: published.
@@ -73,12 +84,27 @@ class Gateway:
         self.state = "ready"
 
     def _model(self, folder: Path, journal: Journal) -> Model:
-        return Model(folder, journal, self._space, self._keeping, park_after=self._park_after)
+        return Model(
+            folder,
+            journal,
+            self._space,
+            self._keeping,
+            park_after=self._park_after,
+            meters=self._meters,
+            lanes=self.lanes,
+            places=self._places,
+        )
+
+    async def drain(self) -> None:
+        """Refuse what is new and have checkpoints written; policies and figures are still there."""
+        self.state = "draining"
+        await asyncio.gather(*(model.drain() for model in self._models.values()))
 
     async def stop(self) -> None:
-        """Refuse what is new, finish the rest, write checkpoints, and let go of the directory."""
-        self.state = "draining"
+        """Drain, finish the rest, and let go of the directory."""
+        await self.drain()
         await asyncio.gather(*(model.stop() for model in self._models.values()))
+        self.lanes.close()
         if self._directory is not None:
             self._directory.close()
         self.state = "stopped"
@@ -107,6 +133,7 @@ class Gateway:
         Raises:
             InvalidValue: an id or a spec that is not acceptable.
             ModelConflict: it exists with another specification.
+            ModelQuota: there are as many models, or as large ones, as the service takes.
             StorageFull: there is no room for one more.
         """
         if MODEL_ID.fullmatch(model_id) is None:
@@ -126,6 +153,7 @@ class Gateway:
                     )
                 return False, existing
             resolved = ModelSpec.from_dict(spec)
+            self._limits.check([model.spec for model in self._models.values()], resolved)
             self._space.check()
             generation, highest = self._past.get(model_id, (0, -1))
             folder, journal = await asyncio.get_running_loop().run_in_executor(
@@ -141,5 +169,6 @@ class Gateway:
             model = self.model(model_id)
             await model.delete()
             del self._models[model_id]
+            self._meters.forget(model_id)
             # Not before: a policy that was on its way may have been published meanwhile.
             self._past[model_id] = (model.generation, model.published_version)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jormungandr.errors import StorageFull
+from jormungandr.errors import StorageFull, Unavailable
 from jormungandr.service.child.keeper import KEEP, RECOVERY_BUDGET
 from jormungandr.service.child.recovery import checkpoints, position
 from jormungandr.service.journal.space import FreeSpace
@@ -115,7 +115,7 @@ class Retention:
                 try:
                     if not await on_writer(self._journal.drop_rows, kept[0], TRANSACTION):
                         break
-                except StorageFull as error:
+                except Unavailable as error:
                     log.warning("%s: no row dropped: %s", self._folder.name, error)
                     break
                 self._used, self._first = self._journal.used_bytes(), self._journal.first()

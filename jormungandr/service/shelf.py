@@ -43,7 +43,7 @@ class PolicyShelf:
         if not self._folder.exists():
             self._folder.mkdir()
             sync_folder(self._model)
-        path = self._folder / f"{version:020d}.safetensors"
+        path = self._path(version)
         temporary = path.with_suffix(".tmp")
         write_synced(temporary, data)
         reached("publish.written")
@@ -51,6 +51,17 @@ class PolicyShelf:
         sync_folder(self._folder)
         for old in self.paths()[:-KEEP_POLICIES]:
             old.unlink(missing_ok=True)
+
+    def read(self, version: int) -> bytes:
+        """Return the bytes of a policy, as they are there.
+
+        Raises:
+            OSError: it is not kept any more.
+        """
+        return self._path(version).read_bytes()
+
+    def _path(self, version: int) -> Path:
+        return self._folder / f"{version:020d}.safetensors"
 
     def newest(
         self, recorded: Mapping[int, str], files: Mapping[int, str]
@@ -67,7 +78,7 @@ class PolicyShelf:
             try:
                 data = path.read_bytes()
                 policy = PolicySnapshot.from_bytes(data)
-            except CheckpointError as error:
+            except (OSError, CheckpointError) as error:
                 log.error("%s: %s", path, error)
                 continue
             version = int(path.stem)

@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 
 from jormungandr import Learner, RemoteLearner
 from jormungandr.service import app as app_module
-from jormungandr.service import model as model_module
+from jormungandr.service import learning as learning_module
 from jormungandr.service.gateway import Gateway
 from jormungandr.service.model import Model
 from tests.service.serving import (
@@ -33,7 +33,7 @@ class NoProcess:
     def __init__(
         self, folder: Path, threads: int, on_message: Callable[..., Any], **_: Any
     ) -> None:
-        self.state = "idle"
+        self.state, self.error = "idle", None
         self.heard: list[str] = []
 
     def start(self) -> None:
@@ -89,8 +89,8 @@ class App:
     def publish(self, model_id: str, learner: Learner, lsn: int = 0) -> None:
         """Deliver a learner's policy and figures, as a learner process does."""
         model: Model = self.model(model_id)
-        self.run(model._on_message, policy_message(learner.snapshot(), lsn))
-        self.run(model._on_message, state_message(learner, lsn))
+        self.run(model.learning.hear, policy_message(learner.snapshot(), lsn))
+        self.run(model.learning.hear, state_message(learner, lsn))
 
 
 @pytest.fixture(scope="session")
@@ -110,7 +110,7 @@ def open_app() -> Callable[..., Any]:
                     gateways.append(self)
 
             self._patch.setattr(app_module, "Gateway", Seen)
-            self._patch.setattr(model_module, "LearnerProcess", NoProcess)
+            self._patch.setattr(learning_module, "LearnerProcess", NoProcess)
             self._memory = memory(self._path, **self._options)
             return App(self._memory.__enter__(), gateways[0], self._path)
 

@@ -232,7 +232,8 @@ def test_large_bodies_are_decoded_beside_the_loop(
 
     monkeypatch.setattr(app_module, "columns", columns)
     app.connect("m").add(ROWS)
-    assert app.connect("m").add(experience(5, 100, actor_id="large")).accepted == 500
+    large = {"transitions": experience(5, 100, actor_id="large")}
+    assert app.request("POST", "/v1/models/m/experience/add", large).json()["accepted"] == 500
     bad = [*experience(5, 100, actor_id="bad"), {"timestep": -1}]
     response = app.request("POST", "/v1/models/m/experience/add", {"transitions": bad})
 
@@ -272,7 +273,7 @@ def test_full_disk(app: Any, model: Any) -> None:
     response = app.request("POST", "/v1/models/m/experience/add", {"transitions": many})
 
     assert (response.status_code, response.json()["error"]["code"]) == (503, "storage_full")
-    assert response.headers["retry-after"] == "1"
+    assert response.headers["retry-after"] in ("1", "2", "3")
     assert client.info() == before
     assert client.add(ROWS[:1]).duplicate == 1
     assert client.act([[0, 0]]).policy_version == 0
@@ -339,7 +340,7 @@ def test_free_space_floor(app: Any, model: Any) -> None:
     ):
         response = app.request("POST", f"/v1/models/{path}".rstrip("/"), body)
         assert (response.status_code, response.json()["error"]["code"]) == (503, "storage_full")
-        assert response.headers["retry-after"] == "1"
+        assert response.headers["retry-after"] in ("1", "2", "3")
     assert client.add(ROWS).duplicate == 4
     assert client.act([[0, 0]]).policy_version == 0
     assert app.http.get("/v1/health/ready").status_code == 200
@@ -373,7 +374,7 @@ def test_policies_wait_below_the_floor(
     until(lambda: "policy 3 not recorded" in caplog.text, "a policy that waits")
     assert app.connect("m").act([[0, 0]]).policy_version == 0
     assert not publishing.done()
-    assert sorted(path.stem for path in model.shelf.paths()) == [f"{0:020d}"]
+    assert sorted(path.stem for path in model.publication.shelf.paths()) == [f"{0:020d}"]
     space._floor = 0
 
     publishing.result(60)
@@ -389,7 +390,7 @@ def test_unforeseen_error_in_a_commit(
     """A commit that fails for an unforeseen reason is 500, keeps nothing, and ends nothing."""
 
     def fail(*_: Any) -> None:
-        raise apsw.BusyError("database is locked")
+        raise apsw.MisuseError("no such thing")
 
     before = app.connect("m").info()
     with monkeypatch.context() as patch:
@@ -397,7 +398,7 @@ def test_unforeseen_error_in_a_commit(
         response = app.request("POST", "/v1/models/m/experience/add", {"transitions": ROWS})
 
     assert (response.status_code, response.json()["error"]["code"]) == (500, "internal_error")
-    assert "BusyError" in caplog.text
+    assert "MisuseError" in caplog.text
     assert app.connect("m").info() == before
     assert app.connect("m").add(ROWS).accepted == 4
 
@@ -412,26 +413,26 @@ def test_learner_too_far_behind(app: Any) -> None:
     response = app.request("POST", "/v1/models/m/experience/add", {"transitions": ROWS})
 
     assert (response.status_code, response.json()["error"]["code"]) == (429, "backlog")
-    assert response.headers["retry-after"] == "1"
+    assert response.headers["retry-after"] in ("1", "2", "3")
     with pytest.raises(Backlog):
         client.add(experience(1, 6, actor_id="b"))
     assert client.act([[0, 0]]).policy_version == 0
     assert client.label([{**identity("a", "e0", 0), "label": 1}]).attached == 1
     learner = Learner(spec)
     learner.add(experience(1, 6))
-    app.run(app.model("m")._on_message, state_message(learner, 2))
+    app.run(app.model("m").learning.hear, state_message(learner, 2))
     assert client.add(experience(1, 6, actor_id="b")).accepted == 6
 
 
 def test_learner_is_told(app: Any, model: Any) -> None:
     """What is new rings the learner's bell, after the commit; what is not does not."""
     app.connect("m").add(ROWS)
-    assert model._process.state == "running"
-    assert model._process.heard.count("doorbell") == 1
+    assert model.learning.process.state == "running"
+    assert model.learning.process.heard.count("doorbell") == 1
     app.connect("m").add(ROWS)
     app.connect("m").label([{**identity("z", "e0", 0), "label": 1}])
 
-    assert model._process.heard.count("doorbell") == 2
+    assert model.learning.process.heard.count("doorbell") == 2
 
 
 def test_label_alone_starts_the_learner(app: Any) -> None:
@@ -439,7 +440,7 @@ def test_label_alone_starts_the_learner(app: Any) -> None:
     app.connect("m").create(QUIET)
     app.connect("m").label([{**identity("a", "e0", 0), "label": 1}])
 
-    assert app.model("m")._process.state == "running"
+    assert app.model("m").learning.process.state == "running"
 
 
 def test_stop_answers_what_has_come_in(
@@ -449,7 +450,7 @@ def test_stop_answers_what_has_come_in(
     early = pool.submit(app.connect("m").add, ROWS)
     until(lambda: held.begun, "a commit")
     stopping = pool.submit(app.run, app.gateway.stop)
-    until(lambda: model._closed is not None, "draining")
+    until(lambda: model.commits.refusal is not None, "draining")
     late = app.request("POST", "/v1/models/m/experience/add", {"transitions": ROWS})
     assert not stopping.done()
     held.open.set()
@@ -468,7 +469,7 @@ def test_delete_answers_what_has_come_in(
     early = pool.submit(app.connect("m").add, ROWS)
     until(lambda: held.begun, "a commit")
     deletion = pool.submit(app.request, "DELETE", "/v1/models/m")
-    until(lambda: model._closed is not None, "a deletion")
+    until(lambda: model.commits.refusal is not None, "a deletion")
     late = app.request("POST", "/v1/models/m/experience/add", {"transitions": ROWS})
     held.open.set()
 

@@ -119,8 +119,8 @@ def test_model_without_a_policy(app: Any, monkeypatch: pytest.MonkeyPatch) -> No
     answer = app.request("POST", "/v1/models/new/export?format=bundle")
 
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "policy_not_ready")
-    assert answer.headers["retry-after"] == "1"
-    assert app.model("new")._process.state == "running"
+    assert answer.headers["retry-after"] in ("1", "2", "3")
+    assert app.model("new").learning.process.state == "running"
 
 
 def test_client_raises_what_a_learner_would(
@@ -339,7 +339,7 @@ weights = {n: np.ones(s, np.float32) for n, s in layer_shapes(resolved).items()}
 policy = PolicySnapshot(resolved, 0, 0, 0, weights, np.zeros(2), np.ones(2))
 with TestClient(app.create_app(sys.argv[1], token=None)) as http:
     http.post("/v1/models", json={"model_id": "m", "spec": spec}).raise_for_status()
-    gateways[0].model("m").policy = policy
+    gateways[0].model("m").publication.policy = policy
     for name in ("bundle", "torchscript"):
         http.post(f"/v1/models/m/export?format={name}").raise_for_status()
     reply = http.post("/v1/models/m/inference", json={"observations": [[0, 0]]})

@@ -258,7 +258,10 @@ def varied(spec: dict[str, Any], count: int, observation: Callable[[int], Any]) 
     return steps
 
 
-STALE = {"staleness": {"max_policy_lag": 1, "mode": "drop"}, "pacing": {"learning_starts": 10**6}}
+STALE = {
+    "staleness": {"max_policy_lag": 1, "mode": "drop", "stale_share": 0.0},
+    "pacing": {"learning_starts": 10**6},
+}
 SPACES: dict[str, tuple[dict[str, Any], Callable[[int], Any]]] = {
     "vector": ({"observation": {"shape": [3]}}, lambda t: [-0.0, 0.1 * t, 2.0]),
     "masks": (

@@ -39,7 +39,7 @@ def ask(app: App, lsn: int, version: int) -> None:
         "applied_lsn": lsn,
         "version": version,
     }
-    app.run(app.model("m")._on_message, message)
+    app.run(app.model("m").learning.hear, message)
 
 
 def warned(app: App) -> bool:
@@ -51,7 +51,7 @@ def test_number_is_past_every_published_one(app: App, model: Any) -> None:
     """The gateway chooses it, journals it, and only then tells the learner."""
     highest = model.published_version
     ask(app, 5, 3)
-    assert model._process.heard[-1] == "lineage"
+    assert model.learning.process.heard[-1] == "lineage"
     ask(app, 5, highest + 50)
 
     assert model.journal.lineages() == [
@@ -69,17 +69,17 @@ def test_older_versions_are_not_compared(app: App, model: Any, crossed: bool) ->
     other = learned(15, seed=7)
     other.spec = learned(15).spec
     other.progress.version = learned(15).policy_version
-    app.run(model._on_message, policy_message(other.snapshot()))
+    app.run(model.learning.hear, policy_message(other.snapshot()))
     assert warned(app) != crossed
     if not crossed:
         return
     lineage = model.journal.lineages()[0].version
     again = learned(25)
     again.renumber(lineage)
-    app.run(model._on_message, policy_message(again.snapshot(), 9))
+    app.run(model.learning.hear, policy_message(again.snapshot(), 9))
     assert model.served_version == lineage
     other.renumber(lineage)
-    app.run(model._on_message, policy_message(other.snapshot(), 9))
+    app.run(model.learning.hear, policy_message(other.snapshot(), 9))
     assert warned(app)
     assert model.served_version == lineage
 
@@ -90,11 +90,11 @@ def test_what_is_served_does_not_go_back(app: App, model: Any) -> None:
     before, lineage = model.served_version, model.journal.lineages()[0].version
     behind = learned(15)
     behind.renumber(lineage)
-    app.run(model._on_message, policy_message(behind.snapshot(), 8))
-    assert model._process.heard[-1] == "published"  # it may send the next one
+    app.run(model.learning.hear, policy_message(behind.snapshot(), 8))
+    assert model.learning.process.heard[-1] == "published"  # it may send the next one
     assert model.served_version == model.published_version == before
     behind.add(ROWS[15:25])
-    app.run(model._on_message, policy_message(behind.snapshot(), 9))
+    app.run(model.learning.hear, policy_message(behind.snapshot(), 9))
 
     assert model.served_version == model.published_version == behind.policy_version > lineage
 
@@ -106,5 +106,5 @@ def test_nonsense(app: App, model: Any, fault: dict[str, Any]) -> None:
     """A message that is none is garbage, and nothing is recorded."""
     message = {"type": "lineage", "fingerprint": {}, "applied_lsn": 0, "version": 0}
     with pytest.raises(Garbage):
-        app.run(model._on_message, {**message, **fault})
+        app.run(model.learning.hear, {**message, **fault})
     assert model.journal.lineages() == []

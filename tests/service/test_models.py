@@ -260,9 +260,9 @@ def test_barrier_waits_for_the_policy(app: Any) -> None:
     learner = Learner(SPEC)
     learner.add(experience(8, 4))
     model = app.model("m")
-    app.run(model._on_message, state_message(learner, 7))
+    app.run(model.learning.hear, state_message(learner, 7))
     assert app.connect("m").info()["applied_lsn"] == 0
-    app.run(model._on_message, policy_message(learner.snapshot(), 7))
+    app.run(model.learning.hear, policy_message(learner.snapshot(), 7))
 
     assert app.connect("m").info()["applied_lsn"] == 7
     assert app.connect("m").info()["policy_version"] == learner.policy_version
@@ -296,12 +296,12 @@ def test_figures_do_not_go_back(app: Any, monkeypatch: pytest.MonkeyPatch) -> No
     lsn = [client.add([row]).lsn for row in rows][-1]
     old.add(rows)
     forgiven: list[int] = []
-    monkeypatch.setattr(app.model("m")._process, "progressed", lambda: forgiven.append(1))
+    monkeypatch.setattr(app.model("m").learning.process, "progressed", lambda: forgiven.append(1))
     app.publish("m", old, lsn)
     assert client.wait(lsn)["normalizer"]["count"] == 16
     for k, row in enumerate(rows):  # redone, which is no progress
         again.add([row])
-        app.run(app.model("m")._on_message, state_message(again, k + 1))
+        app.run(app.model("m").learning.hear, state_message(again, k + 1))
 
     found = client.wait(lsn)
     assert (found["normalizer"]["count"], found["applied_lsn"]) == (16, lsn)

@@ -92,7 +92,7 @@ def test_learner_may_send_the_next(created: Any, learners: list[Learner]) -> Non
     for learner in (learners[1], learners[1], learners[0]):
         created.publish("m", learner)
 
-    assert created.model("m")._process.heard.count("published") == 3
+    assert created.model("m").learning.process.heard.count("published") == 3
     assert served(created) == 1
     assert recorded(created) == [1]
 
@@ -114,7 +114,7 @@ def test_other_bits_under_a_recorded_version(
     other.add(ROWS[: ROWS.index(ROWS[0]) + 1])
     message = {**policy_message(other.snapshot()), "version": 1}
     before = created.connect("m").act([[1, 1]], deterministic=True)
-    created.run(created.model("m")._on_message, message)
+    created.run(created.model("m").learning.hear, message)
 
     assert created.connect("m").act([[1, 1]], deterministic=True) == before
     warnings = created.connect("m").info()["warnings"]
@@ -127,7 +127,7 @@ def test_damaged_message(created: Any, learners: list[Learner]) -> None:
     created.publish("m", learners[0])
     message = policy_message(learners[1].snapshot())
     with pytest.raises(Garbage):
-        created.run(created.model("m")._on_message, {**message, "bytes": message["bytes"][:-9]})
+        created.run(created.model("m").learning.hear, {**message, "bytes": message["bytes"][:-9]})
 
     assert (served(created), recorded(created)) == (0, [0])
     created.publish("m", learners[2])
@@ -152,7 +152,7 @@ def test_no_policy_yet(created: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
     with pytest.raises(PolicyNotReady):
         client.act([[0, 0]])
-    assert created.model("m")._process.state == "running"
+    assert created.model("m").learning.process.state == "running"
 
 
 def test_full_disk_delays_a_policy(
@@ -200,7 +200,7 @@ def test_file_without_a_record(open_app: Any, tmp_path: Path, learners: list[Lea
     with open_app(tmp_path) as app:
         app.connect("m").create(SPEC)
         app.publish("m", learners[1])
-        app.model("m").shelf.write(2, learners[2].snapshot().to_bytes())
+        app.model("m").publication.shelf.write(2, learners[2].snapshot().to_bytes())
     with open_app(tmp_path) as app:
         assert served(app) == 1
         app.publish("m", learners[2])
@@ -228,7 +228,7 @@ def test_damaged_file(open_app: Any, tmp_path: Path, learners: list[Learner], da
         newest.write_bytes(learners[3].snapshot().to_bytes())
     with open_app(tmp_path) as app:
         assert served(app) == 1
-        app.run(app.model("m")._on_message, state_message(learners[2], lsn))
+        app.run(app.model("m").learning.hear, state_message(learners[2], lsn))
         assert app.connect("m").info()["applied_lsn"] == 0
         app.publish("m", learners[2], lsn)
         assert (served(app), recorded(app)) == (2, [1, 2])

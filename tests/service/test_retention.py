@@ -145,7 +145,7 @@ def test_one_checkpoint_is_not_enough(small: App) -> None:
 def test_checkpoints_that_no_learner_vouches_for(small: App) -> None:
     """Before a learner has recovered, a folder's name is not taken for a checkpoint."""
     receipts = fill(small)
-    small.model("m")._info = {}
+    small.model("m").learning.info = {}
     keep(small, receipts[-2].lsn, receipts[-1].lsn)
 
     assert fill(small, 200) == []
@@ -155,7 +155,7 @@ def test_checkpoints_that_no_learner_vouches_for(small: App) -> None:
 def test_quiet_model_is_asked(small: App, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that hold back a quarter of the budget are released by checkpoints asked for, twice."""
     monkeypatch.setattr(module, "PATIENCE", 1e9)
-    heard = small.model("m")._process.heard
+    heard = small.model("m").learning.process.heard
     endpoint = small.connect("m")
     last = 0
     for n in range(200):
@@ -187,14 +187,14 @@ def test_asked_again(small: App, monkeypatch: pytest.MonkeyPatch) -> None:
     receipts = fill(small)
     report(small, receipts[-1].lsn)
     small.run(model.commits.join)
-    heard = model._process.heard
+    heard = model.learning.process.heard
     assert heard.count("release") == 1
     assert fill(small, 200) == []
     assert heard.count("release") == 1
     now[0] += module.PATIENCE
     assert fill(small, 200) == []
     assert heard.count("release") == 2
-    model._process.pid = 2
+    model.learning.process.pid = 2
     assert fill(small, 200) == []
     assert heard.count("release") == 3
 
@@ -211,7 +211,7 @@ def test_kept_for_ever(open_app: Callable[..., Any], tmp_path: Path) -> None:
         endpoint.add(rows(30))
 
         assert len(kept(app)) == 31
-        assert "release" not in app.model("m")._process.heard
+        assert "release" not in app.model("m").learning.process.heard
         assert figures(app)["max_bytes"] is None
 
 

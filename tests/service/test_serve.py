@@ -15,9 +15,8 @@ from typing import Any
 import pytest
 
 from jormungandr import RemoteLearner
-from jormungandr.cli.serve import _is_loopback
 from jormungandr.errors import DataDirError, Unauthenticated
-from jormungandr.service.datadir import DataDir, read_token
+from jormungandr.service.datadir import DataDir
 from tests.service.serving import DEADLINE, QUIET, Server
 
 
@@ -55,45 +54,6 @@ def test_token_file_is_made(server: Server) -> None:
         stranger.info()
 
 
-def test_token_file_is_kept(tmp_path: Path) -> None:
-    """A token file that is there is read; each new one is another."""
-    first = read_token(tmp_path / "a")
-
-    assert read_token(tmp_path / "a") == first
-    assert read_token(tmp_path / "b") != first
-
-
-def test_token_file_of_ones_own(tmp_path: Path) -> None:
-    """An operator's own token is taken as it is, without the newline of its editor."""
-    path = tmp_path / "token"
-    path.write_text("swordfish-swordfish\n")
-    path.chmod(0o600)
-
-    assert read_token(path) == "swordfish-swordfish"
-
-
-@pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o660, 0o601])
-def test_token_file_that_others_can_use(tmp_path: Path, mode: int) -> None:
-    """A token that others can read or change is refused, with the command that helps."""
-    path = tmp_path / "token"
-    read_token(path)
-    path.chmod(mode)
-
-    with pytest.raises(DataDirError, match=r"expected mode 0600, got .*; chmod 600 "):
-        read_token(path)
-
-
-@pytest.mark.parametrize("content", [b"", b"\n", b"with space inside", b"caf\xc3\xa9", b"a\x00b"])
-def test_token_that_cannot_be_sent(tmp_path: Path, content: bytes) -> None:
-    """A token that is empty, or cannot go into a header, is refused."""
-    path = tmp_path / "token"
-    path.write_bytes(content)
-    path.chmod(0o600)
-
-    with pytest.raises(DataDirError):
-        read_token(path)
-
-
 def test_open_token_file_ends_the_start(tmp_path: Path) -> None:
     """The server does not start with a token that others can read."""
     path = tmp_path / "token"
@@ -119,25 +79,6 @@ def test_foreign_address_is_refused(tmp_path: Path, host: str) -> None:
     assert "--insecure" in err
     assert err.count("\n") == 1
     assert not (tmp_path / "data").exists()
-
-
-@pytest.mark.parametrize(
-    ("host", "own"),
-    [
-        ("127.0.0.1", True),
-        ("127.1.2.3", True),
-        ("::1", True),
-        ("localhost", True),
-        ("0.0.0.0", False),
-        ("::", False),
-        ("10.0.0.1", False),
-        ("localhost.example.org", False),
-        ("", False),
-    ],
-)
-def test_own_addresses(host: str, own: bool) -> None:
-    """Only loopback addresses are this machine's own."""
-    assert _is_loopback(host) is own
 
 
 @pytest.mark.parametrize("port", ["-1", "65536", "70000"])
@@ -245,14 +186,15 @@ def test_shutdown_with_an_open_barrier(tmp_path: Path, sign: int) -> None:
         endpoint.create(QUIET)
         address = ("127.0.0.1", int(server.url.rpartition(":")[2]))
         with socket.create_connection(address, DEADLINE) as waiting:
-            head = "GET /v1/models/m?applied_lsn=9&wait=60 HTTP/1.1\r\nHost: x\r\n"
+            head = "GET /v1/models/m?applied_lsn=9&wait=60 HTTP/1.1\r\nHost: 127.0.0.1\r\n"
             waiting.sendall(f"{head}Authorization: Bearer {server.token}\r\n\r\n".encode())
             endpoint.info()  # what came before it has been read when it is answered
             server.process.send_signal(sign)
             answer = http.client.HTTPResponse(waiting)
             answer.begin()
 
-            assert (answer.status, answer.headers["retry-after"]) == (503, "1")
+            assert answer.status == 503
+            assert int(answer.headers["retry-after"]) >= 1
             assert b'"draining"' in answer.read()
             assert server.process.wait(DEADLINE) == 0
     assert "Traceback" not in (tmp_path / "stderr").read_text()

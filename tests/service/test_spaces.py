@@ -20,7 +20,7 @@ from jormungandr.learner.core import Core
 from jormungandr.sb3 import C51Policy
 from jormungandr.service.journal.reader import JournalReader
 from jormungandr.wire import decode_object, encode_transitions
-from tests.service.serving import TOKEN
+from tests.service.serving import TOKEN, InMemory
 
 SPACES: dict[str, spaces.Space[Any]] = {
     "box": spaces.Box(-5, 5, (3,), np.float32),
@@ -122,11 +122,24 @@ def test_all_the_way(name: str, opened: Any, tmp_path: Path) -> None:
     assert one.indices.tolist() == here.indices[:1].tolist()
     with pytest.raises(InvalidInput, match="action_masks"):
         endpoint.act(shown[:2], True)
-    policy = RemotePolicy(None, model_id, TOKEN, transport=endpoint._transport)
-    assert policy.spec == spec
-    if spec.observation.frame_stack == 1:
-        index, _ = policy.predict(shown[0], deterministic=True, action_masks=masks[0])
-        assert (index.shape, int(index)) == ((), int(here.indices[0]))
+    for placement in ("remote", "local"):
+        policy = RemotePolicy(
+            None, model_id, TOKEN, placement, transport=InMemory(opened.http), poll=0.1
+        )
+        assert policy.spec == spec
+        if spec.observation.frame_stack == 1:
+            index, _ = policy.predict(shown[0], deterministic=True, action_masks=masks[0])
+            assert (index.shape, int(index)) == ((), int(here.indices[0]))
+        policy.close()
+
+    # So does an actor with its policy.
+    placed = opened.connect(model_id, placement="local", poll=0.1)
+    mine = placed.act(shown[:20], True, action_masks=masks, distribution=True)
+    placed.close()
+    assert mine.indices.tolist() == here.indices.tolist()
+    assert np.array(mine.expected_values) == pytest.approx(
+        np.array(there.expected_values), abs=1e-5
+    )
 
     # A bundle is that policy, for us, for Stable-Baselines3, and for torch alone.
     endpoint.export(tmp_path / "bundle", format="bundle")

@@ -35,6 +35,7 @@ from jormungandr.service.child.lineage import enter
 from jormungandr.service.child.recovery import recover
 from jormungandr.service.journal.database import Created
 from jormungandr.service.journal.reader import JournalReader
+from jormungandr.service.observe.logs import configure_child
 
 log = logging.getLogger("jormungandr.host")
 
@@ -193,6 +194,7 @@ class Host:
                 "metrics": self._core.metrics(),
                 "evaluations": [msgspec.to_builtins(e) for e in fresh],
                 "checkpoint_error": self._keeper.error,
+                "checkpoints": self._keeper.count,
             }
         )
         self._reported_at = time.monotonic()
@@ -272,7 +274,7 @@ def main(arguments: list[str]) -> int:
     """Run the learner process; return its exit status."""
     folder, (fd, heart, gateway) = Path(arguments[0]), map(int, arguments[1:4])
     recovery_budget = float(arguments[4])
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    configure_child(learner=folder.name)
     _die_with_parent()
     if os.getppid() != gateway:  # it ended before this process could ask to end with it
         return 0

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from jormungandr.durable import make_folder
 from jormungandr.failpoints import reached
 from jormungandr.service.child.recovery import AGAIN, checkpoints, position
 
@@ -42,6 +43,7 @@ class Keeper:
 
     Attributes:
         error: why the last checkpoint could not be written; None when it could.
+        count: checkpoints written.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class Keeper:
         found = checkpoints(folder)
         self._written = position(found[-1]) if found else 0
         self.error: str | None = None
+        self.count = 0
 
     def worked(self, seconds: float) -> None:
         """Count the work of one row."""
@@ -94,7 +97,7 @@ class Keeper:
             return
         began = self._clock()
         try:
-            folder.mkdir(exist_ok=True)
+            make_folder(folder)  # rows are dropped because of what is in it
             self._core.save(path)
         except OSError as error:
             # The journal has everything: a restart takes longer, and nothing is lost.
@@ -103,7 +106,18 @@ class Keeper:
             return
         took = self._clock() - began
         self._writing = took if took > LONG else 0.0
-        self._written, self.error = lsn, None
+        self._written, self.error, self.count = lsn, None, self.count + 1
         reached("checkpoint.drop")
         for old in checkpoints(self._folder)[:-KEEP]:
-            shutil.rmtree(old)
+            _drop(old)
+
+
+def _drop(checkpoint: Path) -> None:
+    """Remove a checkpoint; half removed it must not pass for one, to whoever looks or copies."""
+    going = checkpoint.with_name(f".{checkpoint.name}.tmp")
+    try:
+        shutil.rmtree(going, ignore_errors=True)
+        checkpoint.rename(going)
+        shutil.rmtree(going)
+    except OSError as error:
+        log.error("%s: not removed: %s", checkpoint, error)

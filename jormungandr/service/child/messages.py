@@ -73,6 +73,7 @@ class StateMessage(msgspec.Struct, frozen=True):
     metrics: dict[str, Any]
     evaluations: list[Evaluation]
     checkpoint_error: str | None
+    checkpoints: Count = 0  # written by this process
 
 
 def longest(spec: ModelSpec) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import signal
 import socket
@@ -18,6 +19,7 @@ from typing import Any
 from jormungandr.service.child.channel import LIMIT, AsyncChannel, Closed, Garbage
 from jormungandr.service.child.heartbeat import Heartbeat
 from jormungandr.service.child.keeper import RECOVERY_BUDGET
+from jormungandr.service.child.places import Place, Places
 from jormungandr.service.child.watchdog import Watchdog
 
 __all__ = ["PARK_AFTER", "LearnerProcess"]
@@ -36,8 +38,11 @@ BACKOFF, LONGEST_BACKOFF = 0.2, 5.0
 STEADY = 60.0
 #: Seconds of idleness after which a learner writes its checkpoint and ends.
 PARK_AFTER = 300.0
+#: Seconds of idleness after which one is parked when another waits for its place, and of work
+#: after which it goes on later.
+PARK_SOON, SLICE = 1.0, 60.0
 #: Seconds a learner has to write its checkpoint and exit.
-STOP_TIMEOUT = 25.0
+STOP_TIMEOUT = 20.0
 #: Seconds a learner has to end once it has closed the channel.
 EXIT_TIMEOUT = 10.0
 
@@ -89,6 +94,8 @@ class LearnerProcess:
             Garbage that it raises ends the child.
         on_row: called with the position of a row that has ended the child `ROW_ENDS` times in a
             row, and how it did; returns whether the next child will go by that row.
+        on_failure: called when the child was given up.
+        places: that it waits for one of; None gives it one of its own.
         park_after: seconds of idleness after which the child is parked.
         longest: bytes of the largest message.
         recovery_budget: seconds of work that a restart may have to redo.
@@ -101,17 +108,23 @@ class LearnerProcess:
         on_message: Callable[[dict[str, Any]], Awaitable[None]],
         *,
         on_row: Callable[[int, str], Awaitable[bool]],
+        on_failure: Callable[[], None] = lambda: None,
+        places: Places | None = None,
         park_after: float = PARK_AFTER,
         longest: int = LIMIT,
         recovery_budget: float = RECOVERY_BUDGET,
     ) -> None:
         self._folder, self._threads, self._on_message = folder, threads, on_message
-        self._on_row, self._park_after, self._longest = on_row, park_after, longest
+        self._on_row, self._on_failure = on_row, on_failure
+        self._places = places or Places(1)
+        self._place: Place | None = None
+        self._park_after, self._longest = park_after, longest
         self._recovery_budget = recovery_budget
         self._task: asyncio.Task[None] | None = None
         self._child: _Child | None = None
         self._state = "idle"
         self._stopping = self._parking = self._wanted = False
+        self._got_on = False  # this child, beyond where the one before it was
         self._ends = 0  # in a row, without progress between them
         self._garbage = 0  # ends for garbage; no progress makes up for it
         self._blamed, self._blamed_ends = 0, 0  # the row that ended the child last, and how often
@@ -181,7 +194,7 @@ class LearnerProcess:
 
     def progressed(self) -> None:
         """Note that the child got somewhere: its earlier ends are forgiven."""
-        self._ends = 0
+        self._ends, self._got_on = 0, True
 
     async def stop(self, *, at_once: bool = False) -> None:
         """End the child: after a checkpoint, or at once."""
@@ -191,6 +204,8 @@ class LearnerProcess:
         if at_once and self._child is not None:
             self._child.process.kill()
         self.send("stop")
+        if self._place is not None and not self._place.granted.done():
+            self._places.give(self._place)
         # A child that is still importing reads the message when it has started.
         done, _ = await asyncio.wait({self._task}, timeout=STOP_TIMEOUT)
         if not done:
@@ -206,11 +221,16 @@ class LearnerProcess:
     async def _supervise(self) -> None:
         while not self._is_stopping():
             self._state = "restarting" if self._ends or self._garbage else "starting"
+            place = self._place = self._places.ask()
+            if not await place.granted:
+                break
             try:
                 end = await self._run_once()
             except Exception as error:  # no process or descriptor to be had
                 log.exception("%s: the learner could not be run", self._folder.name)
                 end = _End(f"not to be started: {error}")
+            finally:
+                self._places.give(place)
             if self._is_stopping():
                 break
             if end is not None:
@@ -225,6 +245,7 @@ class LearnerProcess:
                 self._state = "failed"
                 self._retry_at = asyncio.get_running_loop().time() + RETRY_AFTER
                 log.error("%s: %s", self._folder.name, self._failure)
+                self._on_failure()
                 break
             tries = max(self._ends, self._garbage)
             await asyncio.sleep(min(LONGEST_BACKOFF, BACKOFF * 2**tries))
@@ -251,7 +272,7 @@ class LearnerProcess:
 
     async def _run_once(self) -> _End | None:
         """Run one child until it ends; return how, None when it ended as it was asked to."""
-        self._parking = False
+        self._parking = self._got_on = False
         heartbeat = Heartbeat.create()
         try:
             ours, process = self._spawn(heartbeat)
@@ -324,7 +345,7 @@ class LearnerProcess:
     async def _watch(self, child: _Child) -> None:
         """End the child when it shows no sign of life, and park it when it has long been idle."""
         time = asyncio.get_running_loop().time
-        busy = time()
+        begun = busy = time()
         while child.process.poll() is None:
             child.hung = child.watchdog.verdict()
             if child.hung is not None:
@@ -337,11 +358,20 @@ class LearnerProcess:
                     busy, self._wanted = time(), False
                 if time() - busy >= min(STEADY, self._park_after):
                     self.progressed()
-                if time() - busy >= self._park_after:
+                wanted = self._place is not None and self._places.wanted(self._place)
+                if time() - busy >= min(self._park_after, PARK_SOON if wanted else math.inf):
                     # What comes from here on is wanted of the next child.
-                    self._parking = True
-                    self.send("park")
+                    self._park("park")
+                elif wanted and self._got_on and time() - begun >= SLICE:
+                    self._wanted = True  # it goes on when it is its turn again
+                    self._park("stop")
             await asyncio.sleep(min(child.watchdog.period, self._park_after / 4))
+
+    def _park(self, kind: str) -> None:
+        self._parking = True
+        if self._place is not None:
+            self._place.leaving = True
+        self.send(kind)
 
     async def _reaped(self, child: _Child) -> int:
         """Return the exit status of a child whose channel has ended."""

@@ -18,7 +18,7 @@ class Quarantine:
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._rows = {row.skipped: row for row in reversed(journal.skips())}
-        self.train = sum(journal.accepted_train(lsn) or 0 for lsn in self._rows)
+        self.train = sum(map(self._accepted, self._rows.values()))
 
     @property
     def positions(self) -> list[int]:
@@ -32,7 +32,11 @@ class Quarantine:
     def add(self, row: SkipRow) -> None:
         """Take over a row that is recorded."""
         self._rows[row.skipped] = row
-        self.train += self._journal.accepted_train(row.skipped) or 0
+        self.train += self._accepted(row)
+
+    def _accepted(self, row: SkipRow) -> int:
+        """Return the training transitions that a row which is set aside has been counted with."""
+        return row.train or self._journal.accepted_train(row.skipped) or 0
 
     def warnings(self) -> list[str]:
         """Return what the operator should know."""

@@ -12,14 +12,16 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any, Protocol, TypeVar
 
-from jormungandr.errors import JormungandrError, StorageFull
+from jormungandr.errors import JormungandrError, StorageFull, Unavailable
 from jormungandr.failpoints import reached
 from jormungandr.ledger import Draft
 from jormungandr.rows import Row
 from jormungandr.service.journal.database import Control
 from jormungandr.service.journal.writer import Journal
+from jormungandr.service.observe.meters import Meters
 
 __all__ = ["Admit", "Commits"]
 
@@ -29,8 +31,14 @@ log = logging.getLogger("jormungandr")
 GROUP = 256
 #: Transitions after which a group takes no further request.
 GROUP_ITEMS = 8_192
-#: Transitions admitted before the event loop is let go for whoever else waits.
-TURN = 512
+#: Requests and transitions that wait for a group before no more are decoded: here they wait in the
+#: order in which they came, and before, in turns between those who send.
+WAITING, WAITING_ITEMS = 32, GROUP_ITEMS
+#: Transitions admitted before the event loop is let go for whoever else waits, some two
+#: milliseconds; and how many of them a request stands for besides its own.
+TURN, REQUEST = 256, 32
+#: Answers given before it is let go again: each has a reply to write.
+ANSWERS = 16
 #: Seconds without a request after which the last commit is sealed.
 SEAL_AFTER = 1.0
 
@@ -69,6 +77,8 @@ class Commits:
         space: that data rows leave free; CONTROL rows, few and small, may use it.
         written: called on the loop after each commit that wrote data rows.
         between: awaited after each group, before the next is admitted.
+        meters: count commits; None counts for nobody.
+        relieved: called when requests that waited were taken into a group.
     """
 
     def __init__(
@@ -77,19 +87,29 @@ class Commits:
         space: Room,
         written: Callable[[], None],
         between: Callable[[], Awaitable[None]] = _nothing,
+        meters: Meters | None = None,
+        relieved: Callable[[], None] = lambda: None,
     ) -> None:
         self.journal, self._space, self._written = journal, space, written
-        self._between = between
+        self._between, self._meters = between, meters or Meters()
+        self._relieved, self._items = relieved, 0
         # The one thread that touches the writing connection.
         self._writing = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal")
         self._queue: asyncio.Queue[_Job] = asyncio.Queue()
         self._unsealed = False
+        #: What whoever submits is told, once the journal is being closed.
+        self.refusal: JormungandrError | None = None
         self._committer = asyncio.get_running_loop().create_task(self._commit_groups())
 
     @property
     def waiting(self) -> int:
         """Requests that no group has taken yet."""
         return self._queue.qsize()
+
+    def is_open(self) -> bool:
+        """Whether more may come: beyond what the next two groups take, it waits undecoded."""
+        behind = self.waiting >= WAITING or self._items >= WAITING_ITEMS
+        return self.refusal is not None or not behind
 
     async def submit(self, admit: Admit, control: Control | None = None, items: int = 1) -> Any:
         """Admit in the order of the calls; return the answer when what it stands for is durable.
@@ -98,10 +118,40 @@ class Commits:
             admit: decides; an error it raises is the caller's, and concerns nobody else.
             control: a CONTROL row to write in the same transaction.
             items: how many transitions or labels are to be admitted.
+
+        Raises:
+            JormungandrError: of `admit`, of a commit that failed, or the `refusal`.
         """
+        if self.refusal is not None:
+            # One error for many: with the traces of all it would grow.
+            raise self.refusal.with_traceback(None)
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._queue.put_nowait(_Job(admit, answer, items, control))
+        self._items += items
         return await answer
+
+    async def record(self, control: Control) -> bool:
+        """Record a decision, on a full disk when there is room; return whether it is recorded.
+
+        It is not where the journal is being closed, or damaged.
+        """
+        while self.refusal is None:
+            try:
+                await self.submit(lambda _: (None, ()), control)
+            except JormungandrError as error:
+                if self._is_closing():
+                    return False
+                name = self.journal.created.model_id
+                log.warning("%s: %s row not recorded yet: %s", name, control.kind, error)
+                if not isinstance(error, Unavailable):
+                    return False
+                await asyncio.sleep(1.0)
+            else:
+                return True
+        return False
+
+    def _is_closing(self) -> bool:
+        return self.refusal is not None
 
     def nudge(self) -> None:
         """Have what comes between two groups done, also when nobody sends anything."""
@@ -131,6 +181,8 @@ class Commits:
                 jobs.append(self._queue.get_nowait())
                 items += jobs[-1].items
                 await asyncio.sleep(0)
+            self._items -= items
+            self._relieved()
             try:
                 await self._commit(jobs)
                 await self._between()
@@ -147,8 +199,11 @@ class Commits:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(SEAL_AFTER):
                     return await self._queue.get()
-            with contextlib.suppress(JormungandrError):  # a full disk: the next one is sealed
+            try:
                 await self.on_writer(self.journal.seal)
+            except Exception as error:  # a full disk, say: the next one is sealed
+                name = self.journal.created.model_id
+                log.warning("%s: last commit not sealed: %s", name, error)
             self._unsealed = False
         return await self._queue.get()
 
@@ -164,7 +219,9 @@ class Commits:
             mine = Draft(group)
             try:
                 answer, new = job.admit(mine)
-            except JormungandrError as error:
+            except Exception as error:  # whatever it is, it concerns nobody else
+                if not isinstance(error, JormungandrError):
+                    log.exception("%s: a request not admitted", self.journal.created.model_id)
                 _fail([job], error)
                 continue
             if new and shortage is not None:  # what is known already is answered all the same
@@ -176,24 +233,29 @@ class Commits:
                 controls.append(job.control)
             answers.append((job, answer))
             reached("admit.request")
-            turn += job.items
+            turn += job.items + REQUEST
             if turn >= TURN:
                 turn = 0
                 await asyncio.sleep(0)
         if rows or controls:
+            began = perf_counter()
             try:
                 await self.on_writer(self.journal.commit, group, rows, controls)
             except JormungandrError as error:
                 _fail([job for job, _ in answers], error)
                 return
+            items = sum(job.items for job, _ in answers)
+            self._meters.committed(len(answers), items, perf_counter() - began)
             self.journal.merged(group)
             self._unsealed = True
             reached("commit.merged")
             if rows:
                 self._written()
-        for job, answer in answers:
+        for n, (job, answer) in enumerate(answers, 1):
             if not job.answer.done():  # its client may have gone; what it sent is kept
                 job.answer.set_result(answer)
+            if n % ANSWERS == 0:
+                await asyncio.sleep(0)
 
 
 def _fail(jobs: list[_Job], error: BaseException) -> None:

@@ -25,6 +25,7 @@ __all__ = [
     "checksum",
     "connect",
     "control_rows",
+    "count_controls",
     "encode_created",
     "make_durable",
     "read_created",
@@ -37,7 +38,10 @@ DAMAGED = "it is damaged; see what `jormungandr verify` says of the rest"
 #: Milliseconds to wait for another connection.
 BUSY_TIMEOUT = 10_000
 
-SCHEMA = """
+#: The condition of CONTROL rows, word for word as in the index: SQLite uses it for no other one.
+CONTROL = "kind NOT IN ('transitions', 'labels')"
+INDEX = f"CREATE INDEX IF NOT EXISTS control ON journal (kind) WHERE {CONTROL}"
+SCHEMA = f"""
 CREATE TABLE meta (
     name TEXT PRIMARY KEY, value BLOB NOT NULL,  -- JSON
     checksum INTEGER NOT NULL        -- here and below: CRC-32 over the columns before it
@@ -72,6 +76,7 @@ CREATE TABLE pending_label (
     checksum INTEGER NOT NULL,
     PRIMARY KEY (actor, episode, timestep)
 ) WITHOUT ROWID;
+{INDEX};
 """
 
 
@@ -106,12 +111,19 @@ class VersionRow:
 
 @dataclass(frozen=True, slots=True)
 class SkipRow:
-    """The CONTROL row that sets a data row aside: `skipped` is its position."""
+    """The CONTROL row that sets a data row aside.
+
+    Args:
+        skipped: its position.
+        reason: why.
+        train: training transitions accepted with it: that row itself may be dropped one day.
+    """
 
     kind: ClassVar[str] = "skip"
 
     skipped: int
     reason: str
+    train: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +256,7 @@ def control_rows(
     found = connection.execute(
         # As bytes, as everywhere: damaged text need not be any.
         "SELECT lsn, CAST(payload AS BLOB), digest FROM journal"
-        " WHERE kind = ? ORDER BY lsn DESC LIMIT ?",
+        f" WHERE kind = ? AND {CONTROL} ORDER BY lsn DESC LIMIT ?",
         (kind, newest),
     ).fetchall()
     rows = []
@@ -253,6 +265,25 @@ def control_rows(
             raise DataDirError(f"{path}: row {lsn}", "its recorded SHA-256", "another", DAMAGED)
         rows.append((lsn, msgspec.json.decode(payload)))
     return rows[::-1]
+
+
+def count_controls(connection: apsw.Connection, path: Path) -> int | None:
+    """Return how many CONTROL rows there are, by their index; None where there is no index yet.
+
+    A damaged one could leave some out, and they would not be missed: a version number, say, that
+    is given a second time.
+
+    Raises:
+        DataDirError: it holds others.
+    """
+    wanted = read_meta(connection, "controls")
+    if wanted is None:  # of before there was an index
+        return None
+    found = connection.execute(f"SELECT count(*) FROM journal WHERE {CONTROL}").fetchone()
+    if found != (wanted,):
+        got = found and found[0]
+        raise DataDirError(f"{path}: index control", f"{wanted} CONTROL rows", got, DAMAGED)
+    return int(wanted)
 
 
 def read_meta(connection: apsw.Connection, name: str) -> Any:

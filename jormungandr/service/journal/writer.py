@@ -17,7 +17,7 @@ import apsw
 import msgspec
 
 from jormungandr.durable import sync_folder
-from jormungandr.errors import DataDirError, StorageFull
+from jormungandr.errors import DataDirError, Overloaded, StorageFull, Unavailable
 from jormungandr.failpoints import reached
 from jormungandr.ledger import (
     Block,
@@ -32,8 +32,10 @@ from jormungandr.ledger import (
 from jormungandr.rows import Row, encode_row
 from jormungandr.rows import row_digest as digest_of
 from jormungandr.service.journal.database import (
+    CONTROL,
     DAMAGED,
     FORMAT,
+    INDEX,
     SCHEMA,
     Control,
     Created,
@@ -44,6 +46,7 @@ from jormungandr.service.journal.database import (
     checksum,
     connect,
     control_rows,
+    count_controls,
     encode_created,
     make_durable,
     read_created,
@@ -51,6 +54,7 @@ from jormungandr.service.journal.database import (
 )
 from jormungandr.service.journal.mover import WalMover, end_process
 from jormungandr.service.journal.summary import summary
+from jormungandr.service.journal.tallies import ALL, StoredRoll, name_of
 from jormungandr.service.journal.wal_check import check_wal
 
 __all__ = ["Journal"]
@@ -94,11 +98,15 @@ class Journal:
             reached("recovery.wal")
         self._writer.set_wal_hook(self._committed)
         self._reader = connect(path, apsw.SQLITE_OPEN_READONLY)
+        self._controls = count_controls(self._reader, path)
+        if self._controls is None:
+            self._index()
         self.created = read_created(self._reader, path)
         self._counters = Counters(**read_meta(self._reader, "counters"))
         self._episodes: dict[Key, Episode] = {}
         self._blocks: dict[tuple[Key, int], Block] = {}
         self._pendings: dict[Identity, Pending] = {}
+        self.roll = StoredRoll(self._reader, path)
         for row in self._reader.execute("SELECT * FROM pending_label ORDER BY position"):
             a, e, t, waiting, since, *_ = cast("tuple[str, str, int, int, int, int, int]", row)
             check(f"{path}: pending_label of {(a, e, t)}", *row)
@@ -110,7 +118,17 @@ class Journal:
             self._write_meta("format", FORMAT)
             self._write_meta("counters", asdict(Counters(lsn=1)))
             self._write_control(1, "create", encode_created(created))
+            self._write_meta("controls", 1)
         sync_folder(self.path.parent)
+
+    def _index(self) -> None:
+        """Give a journal that was made before there was one the index of its CONTROL rows."""
+        with contextlib.suppress(Unavailable), self._guarded(), self._transaction():
+            self._writer.execute(INDEX)
+            found = self._writer.execute(f"SELECT count(*) FROM journal WHERE {CONTROL}").fetchone()
+            (count,) = cast("tuple[int]", found)
+            self._write_meta("controls", count)
+            self._controls = count
 
     def _write_meta(self, name: str, value: Any) -> None:
         row = (name, msgspec.json.encode(value))
@@ -173,6 +191,7 @@ class Journal:
 
         Raises:
             StorageFull: the disk is full; nothing of the group was kept.
+            Overloaded: another process writes to the database; nothing was kept either.
         """
         reached("commit.before")
         with self._guarded(), self._transaction():
@@ -182,8 +201,10 @@ class Journal:
                 draft.count(lsn=1)
                 payload = msgspec.json.encode(asdict(control))
                 self._write_control(draft.counters.lsn, control.kind, payload)
+            counted = self._count_controls(len(controls))
             self._write_ledger(draft)
             reached("commit.written")
+        self._controls = counted
         reached("commit.durable")
 
     def merged(self, draft: Draft) -> None:
@@ -197,6 +218,7 @@ class Journal:
             self._pendings.pop(identity, None)
             if waiting is not None:
                 self._pendings[identity] = waiting
+        self.roll.take(draft.roll.tallies)
         self._counters = draft.counters
 
     def delete(self, highest_version: int) -> None:
@@ -213,10 +235,12 @@ class Journal:
             self._writer.execute("DELETE FROM journal WHERE kind IN ('transitions', 'labels')")
             for table in ("episode", "ledger", "pending_label"):
                 self._writer.execute(f"DELETE FROM {table}")
+            self._writer.execute(f"DELETE FROM meta WHERE {ALL}")
             self._write_meta("counters", asdict(draft.counters))
-        self._counters = draft.counters
+            counted = self._count_controls(1)
+        self._counters, self._controls = draft.counters, counted
         # Nobody will use the freed pages again: the next generation has a database of its own.
-        with contextlib.suppress(StorageFull, apsw.BusyError), self._guarded(), self._wal.writing:
+        with contextlib.suppress(Unavailable), self._guarded(), self._wal.writing:
             self._writer.execute("VACUUM")
 
     def drop_rows(self, upto: int, size: int) -> int:
@@ -267,6 +291,13 @@ class Journal:
             (lsn, kind, payload, digest_of(lsn, kind, payload)),
         )
 
+    def _count_controls(self, more: int) -> int | None:
+        """Write how many CONTROL rows there are when so many are added; None without an index."""
+        if self._controls is None or not more:
+            return self._controls
+        self._write_meta("controls", self._controls + more)
+        return self._controls + more
+
     def _write_ledger(self, draft: Draft) -> None:
         self._writer.executemany(
             "INSERT OR REPLACE INTO episode VALUES (?, ?, ?, ?, ?, ?, ?)",
@@ -291,15 +322,20 @@ class Journal:
                     "INSERT OR REPLACE INTO pending_label VALUES (?, ?, ?, ?, ?, ?, ?)",
                     _checked(*identity, *waiting, draft.counters.lsn * POSITIONS + position),
                 )
+        for actor, tally in draft.roll.tallies.items():
+            self._write_meta(name_of(actor), tally._asdict())
         self._write_meta("counters", asdict(draft.counters))
 
     @contextlib.contextmanager
     def _guarded(self) -> Iterator[None]:
-        """Turn a full disk into our error, and end the process when a sync has failed."""
+        """Turn what may pass into our errors, and end the process when a sync has failed."""
         try:
             yield
         except apsw.CorruptError as error:
             raise DataDirError(str(self.path), "a whole database", error, DAMAGED) from None
+        except apsw.BusyError as error:
+            expected = "nobody else who writes to it"
+            raise Overloaded("journal", expected, error, "nothing was kept") from None
         except (apsw.FullError, apsw.IOError) as error:
             # No room for the index of the WAL comes as an error of input and output.
             code = getattr(error, "extendedresult", None)

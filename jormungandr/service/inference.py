@@ -1,0 +1,131 @@
+"""`Inference`: the actions of one model; what is asked at one moment is one forward pass."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from jormungandr.encoding import count
+from jormungandr.errors import BodyTooLarge
+from jormungandr.policy import PolicySnapshot, layer_shapes
+from jormungandr.protocol import InferenceReply
+from jormungandr.questions import Question
+from jormungandr.service.observe.meters import Meters
+from jormungandr.spec import ModelSpec
+
+__all__ = ["Inference"]
+
+#: Observations, and multiplications for them, above which a request has a forward pass of its own,
+#: beside the event loop: some two milliseconds.
+LOOP_OBSERVATIONS, LOOP_COST = 64, 1 << 24
+#: The same of several requests that share one.
+SHARED_OBSERVATIONS, SHARED_COST = 256, 1 << 25
+#: Multiplications that the exponential of one atom stands for.
+EXPONENTIAL = 16
+#: Turns of the event loop that a forward waits for while each of them brings more requests.
+TURNS = 4
+#: Numbers of the distributions in one reply: writing them as JSON holds the event loop.
+REPLY_NUMBERS = 1 << 19
+
+
+class Inference:
+    """Answers requests for actions; lives on the event loop.
+
+    A small request waits for the next turn of the loop, and so for nothing when it is alone.
+    Whatever has come by then is answered from one forward pass, each request with its own masks,
+    options and draws, in the order in which they came: as if one had come after the other.
+
+    Args:
+        spec: of the model.
+        rng: draws the explored actions.
+        policy: returns the newest policy.
+        pool: for large requests and images.
+        meters: count passes and requests.
+    """
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        rng: np.random.Generator,
+        policy: Callable[[], PolicySnapshot],
+        pool: Executor,
+        meters: Meters,
+    ) -> None:
+        self._spec, self._rng, self._policy = spec, rng, policy
+        self._pool, self._meters = pool, meters
+        atoms = len(spec.action_set) * spec.c51.atoms
+        cost = EXPONENTIAL * atoms + sum(prod(shape) for shape in layer_shapes(spec).values())
+        self._small = 0 if spec.observation.is_image else min(LOOP_OBSERVATIONS, LOOP_COST // cost)
+        self._shared = max(1, min(SHARED_OBSERVATIONS, SHARED_COST // cost))
+        self._waiting: list[tuple[Question, asyncio.Future[InferenceReply]]] = []
+
+    async def act(self, observations: Any, **options: Any) -> InferenceReply:
+        """Choose actions.
+
+        Args:
+            observations: as the request has them.
+            options: the other arguments of `Question.checked`.
+
+        Raises:
+            InvalidInput: (one of its classes) for a bad observation, mask or option.
+            BodyTooLarge: more distributions than fit into one reply.
+        """
+        rows = count(observations, self._spec.observation)
+        self._check_size(rows, bool(options["distribution"]))
+        if rows > self._small:
+            return await asyncio.get_running_loop().run_in_executor(
+                self._pool, self._alone, observations, options
+            )
+        question = Question.checked(self._spec, observations, **options)
+        reply: asyncio.Future[InferenceReply] = asyncio.get_running_loop().create_future()
+        self._waiting.append((question, reply))
+        if len(self._waiting) == 1:
+            asyncio.get_running_loop().call_soon(self._gather, 1, 1)
+        return await reply
+
+    def _check_size(self, rows: int, distribution: bool) -> None:
+        numbers = rows * len(self._spec.action_set) * self._spec.c51.atoms
+        if distribution and numbers > REPLY_NUMBERS:
+            expected = f"at most {REPLY_NUMBERS} probabilities in a reply"
+            raise BodyTooLarge("observations", expected, numbers, "ask for fewer at a time")
+
+    def _alone(self, observations: Any, options: dict[str, Any]) -> InferenceReply:
+        question = Question.checked(self._spec, observations, **options)
+        self._meters.forward(len(question))
+        return self._policy().answer([question], self._rng)[0]
+
+    def _gather(self, seen: int, turn: int) -> None:
+        """Go on waiting while more come, but not for long; then answer all of them."""
+        if len(self._waiting) > seen and turn < TURNS:
+            loop = asyncio.get_running_loop()
+            loop.call_soon(self._gather, len(self._waiting), turn + 1)
+            return
+        waiting, self._waiting = self._waiting, []
+        batch: list[tuple[Question, asyncio.Future[InferenceReply]]] = []
+        rows = 0
+        for one in waiting:
+            if one[1].done():  # its client has gone
+                continue
+            if rows + len(one[0]) > self._shared and batch:
+                self._answer(batch)
+                batch, rows = [], 0
+            batch.append(one)
+            rows += len(one[0])
+        if batch:
+            self._answer(batch)
+
+    def _answer(self, batch: list[tuple[Question, asyncio.Future[InferenceReply]]]) -> None:
+        try:
+            self._meters.forward(sum(len(question) for question, _ in batch), len(batch))
+            replies = self._policy().answer([question for question, _ in batch], self._rng)
+        except Exception as error:
+            for _, reply in batch:
+                reply.set_exception(error)
+            return
+        for (_, reply), made in zip(batch, replies, strict=True):
+            reply.set_result(made)
