@@ -32,9 +32,13 @@ check: lint
 
 # Longer than a check should take: `make soak KILLS=2000 SOAK_ARGS="--seed 7"`.
 KILLS ?= 500
+DELETIONS ?= 1000
 SOAK_ARGS ?=
+BODIES ?= 1000000
 soak: setup
 	$(BIN)/python -m tests.faults.test_kill_loop --kills $(KILLS) $(SOAK_ARGS)
+	BODIES=$(BODIES) $(BIN)/python -m pytest -q -s tests/edge/test_mutated_bodies.py
+	$(BIN)/python -m tests.faults.test_delete_race --deletions $(DELETIONS)
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = ["sync_folder", "write_synced"]
+__all__ = ["make_folder", "sync_folder", "write_synced"]
 
 
 def write_synced(path: Path, data: bytes) -> None:
@@ -14,6 +14,16 @@ def write_synced(path: Path, data: bytes) -> None:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder, and those above it that are missing, so that a power cut forgets none."""
+    path = path.absolute()
+    if path.is_dir():
+        return
+    make_folder(path.parent)
+    path.mkdir(exist_ok=True)
+    sync_folder(path.parent)
 
 
 def sync_folder(path: Path) -> None:

@@ -102,7 +102,8 @@ def state() -> Callable[[Learner], dict[str, Any]]:
         ledger, info = learner._ledger, learner.info()
         counters, progress = asdict(ledger.counters), dict(vars(learner.progress))
         lsn = [counters.pop("lsn"), counters.pop("data_lsn"), progress.pop("lsn")]
-        lsn += [info.pop("journal_lsn"), info.pop("applied_lsn")]
+        lsn += [info.pop("journal_lsn"), info.pop("applied_lsn"), *ledger.roll.items()]
+        info.pop("lag")  # measured by a process for as long as it lives; it decides nothing
         good, moments = learner._good
         snapshot = learner.snapshot()
         windows, steps = learner.windows.state()

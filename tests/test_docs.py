@@ -52,6 +52,6 @@ def test_protocol_lists_every_error_code() -> None:
     text = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8").partition("## Errors")[2]
     listed = set(re.findall(r"`([a-z_]+)`", text.partition("|---|---|")[2]))
     bases = {"invalid_input", "conflict", "too_many_requests"}  # raised as one of their children
-    local = {"checkpoint_invalid", "data_dir"}  # of files, not of requests
+    local = {"checkpoint_invalid", "data_dir", "model_gone"}  # of files, or found by the client
 
     assert listed == set(BY_CODE) - bases - local

@@ -1,6 +1,6 @@
-"""One contract, three implementations: in process, the application in memory, a real server.
+"""One contract: in process, the application in memory, with columns, with a spool, a real server.
 
-Every test runs against all three, with the same literal expectations. Tests share two models of
+Every test runs against all of them, with the same literal expectations. Tests share two models of
 each implementation, `quiet` (it stores and never updates) and `learned`; each test has episodes of
 its own.
 """
@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
+from pathlib import Path
 from typing import Any, cast
 
 import msgspec
@@ -20,6 +21,7 @@ import pytest
 
 from jormungandr import Endpoint, Label, LabelReceipt, Learner, Receipt, RemoteLearner, Transition
 from jormungandr import errors as e
+from jormungandr.client import Spool
 from tests.service.serving import QUIET, SPEC, Server, connect, experience, memory, served
 
 Step = Callable[..., dict[str, Any]]
@@ -43,7 +45,7 @@ class Implementation:
     figures: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
-@pytest.fixture(scope="module", params=["learner", "memory", "process"])
+@pytest.fixture(scope="module", params=["learner", "memory", "process", "columns", "spooled"])
 def made(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Implementation]:
@@ -64,12 +66,21 @@ def made(
             endpoint.create(spec)
             return endpoint
 
-        if request.param == "memory":
-            client = partial(connect, stack.enter_context(memory(path)))
+        if request.param != "process":
+            # Requests of any size as JSON, or as columns.
+            form = {"columns_from": 0 if request.param == "columns" else None}
+            client = partial(connect, stack.enter_context(memory(path)), **form)
         else:
             client = stack.enter_context(Server(path)).connect
-        batch = {"memory": 7, "process": len(ROWS)}[request.param]
+        if request.param == "spooled":
+            # Each behind a spool in a file of its own: `add` waits for its turn in it.
+            client = partial(_spooled, path, client)
+        batch = {"memory": 7, "process": len(ROWS), "columns": 11, "spooled": 5}[request.param]
         yield Implementation(remote, batch, lambda: served(path, "learned.1").digest())
+
+
+def _spooled(path: Path, client: Callable[..., RemoteLearner], model_id: str) -> RemoteLearner:
+    return client(model_id, spool=Spool(path / f"{model_id}.spool"))
 
 
 @pytest.fixture(scope="module")
@@ -823,3 +834,37 @@ def test_stale_transition_is_dropped(learned: Any, fresh: Step) -> None:
 def test_held_out_transitions_are_never_stale(learned: Any, fresh: Step) -> None:
     """Lag is a rule for training data alone."""
     assert learned.add([fresh(0, split="validation", policy_version=0)]).accepted == 1
+
+
+def test_figures_of_actors(quiet: Any, fresh: Step) -> None:
+    """Each actor's transitions are counted by what became of them, and its lags measured."""
+    who = {"actor_id": fresh()["episode_id"]}
+    rows = [fresh(t, **who, policy_version=0 if t else -1) for t in range(3)]
+    quiet.add(rows)
+    quiet.add([fresh(3, **who, split="validation")])
+    lsn = quiet.add(rows[:2]).lsn
+    actors = quiet.metrics()["actors"]
+    (mine,) = (each for each in actors["each"] if each["actor_id"] == who["actor_id"])
+
+    assert mine == {
+        **who,
+        "train": 3,
+        "validation": 1,
+        "stale_dropped": 0,
+        "rejected": 0,
+        "duplicate": 2,
+        "last_lsn": lsn,
+        "newest_version": 0,
+        "lag": {"transitions": 2, "last": 0, "mean": 0.0, "p50": 0, "p95": 0, "max": 0},
+    }
+    assert actors["others"] == {"train": 0, "validation": 0, "stale_dropped": 0}
+
+
+def test_lag_of_a_model(learned: Any, fresh: Step) -> None:
+    """A model shows how far behind its data is, and who is furthest."""
+    who = {"actor_id": fresh()["episode_id"]}
+    lsn = learned.add([fresh(0, **who, policy_version=5)]).lsn
+    lag = learned.wait(lsn)["lag"]
+
+    assert lag["last"] == UPDATES - 5 <= lag["max"]
+    assert {"actor_id": who["actor_id"], "last": UPDATES - 5, "version": 5} in lag["worst"]

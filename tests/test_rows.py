@@ -24,7 +24,7 @@ Small = Callable[..., ModelSpec]
 @pytest.fixture
 def rows(small: Small, step: Step, label: Step) -> list[Row]:
     """Rows of every kind: transitions, some dropped, labels attached and waiting."""
-    spec = small(staleness={"max_policy_lag": 1, "mode": "drop"})
+    spec = small(staleness={"max_policy_lag": 1, "mode": "drop", "stale_share": 0})
     admission, store, rows = Admission(spec), MemoryStore(), []
 
     def admit(items: list[dict[str, Any]], served: int) -> None:
@@ -96,7 +96,7 @@ def test_reading_rows_makes_the_same_learner(
     rows: list[Row], small: Small, step: Step, label: Step
 ) -> None:
     """A core that reads decoded rows has the bits of one that was given them."""
-    spec = small(staleness={"max_policy_lag": 1, "mode": "drop"})
+    spec = small(staleness={"max_policy_lag": 1, "mode": "drop", "stale_share": 0})
     given, reading = Core(spec), Core(spec)
     for row in rows:
         given.apply(row)

@@ -68,7 +68,7 @@ DEFAULTS: dict[str, Any] = {
     "validation": {"capacity": 10_000, "evaluate_every": 100},
     "pacing": {"learning_starts": 1_000, "updates_per_transition": 0.25, "max_backlog": 100_000},
     "exploration": {"start": 1.0, "end": 0.05, "transitions": 10_000},
-    "staleness": {"max_policy_lag": None, "mode": "accept"},
+    "staleness": {"max_policy_lag": None, "mode": "accept", "stale_share": 0.25},
     "labels": {"pending_capacity": 100_000, "pending_expiry": 1_000_000},
     "divergence": {"patience": 5, "copy_every": 100},
 }
@@ -296,6 +296,9 @@ OUT_OF_RANGE: list[tuple[str, Any, str]] = [
     ("exploration.end", -0.1, "0..1"),
     ("exploration.transitions", 0, ">= 1"),
     ("staleness.max_policy_lag", -1, ">= 0 or null"),
+    ("staleness.stale_share", -0.5, "0..1"),
+    ("staleness.stale_share", 1.5, "0..1"),
+    ("staleness.stale_share", math.nan, "0..1"),
     ("labels.pending_capacity", -1, ">= 0"),
     ("labels.pending_expiry", 0, ">= 1"),
     ("divergence.patience", 0, ">= 1"),

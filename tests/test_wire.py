@@ -185,9 +185,16 @@ def test_malformed(body: bytes) -> None:
     assert caught.value.status == 400
 
 
-def test_last_of_two_keys_wins() -> None:
-    """Of a repeated key the last is read, as documented."""
-    assert decode_object(b'{"a":1,"a":2}') == {"a": 2}
+def test_a_name_twice_is_refused() -> None:
+    """A parser would keep the last of two, and another reader the first."""
+    with pytest.raises(Malformed):
+        decode_object(b'{"a": 1, "a": 2}')
+    with pytest.raises(Malformed):
+        decode_object(b'{"a": [1, {"b": 1, "b": 2}]}')
+    assert decode_object(b'{"a:": "b\\":\\\\", "c": [1, {"a:": 2}]}') == {
+        "a:": 'b":\\',
+        "c": [1, {"a:": 2}],
+    }
 
 
 def test_fields() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -21,6 +22,7 @@ __all__ = ["main"]
 
 COMMANDS = {
     "serve": "run the service: journal, learners, inference",
+    "token": "make, list and revoke tokens that may do some things only",
     "demo": "the release note's experiment, from actors to a comparison with intervals",
     "actor": "run an environment against a service and submit what happens",
     "train": "train a policy on any environment with discrete actions, in this process",
@@ -34,6 +36,7 @@ COMMANDS = {
     "restore": "make a data directory from a backup",
     "salvage": "copy what is whole of a damaged data directory",
     "sql": "ask the journal of a model in SQL, reading only",
+    "doctor": "what is wrong with an installation, a data directory, a service or a model",
 }
 
 
@@ -64,6 +67,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         wanted = f'pip install "jormungandr-rl[{extra}]"'
         print(f"jormungandr {chosen.command} needs {error.name}: {wanted}", file=sys.stderr)
         return 1
+    except BrokenPipeError:  # whoever read the output has enough of it, as `head` has
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     except KeyboardInterrupt:
         return 130
     return int(status)

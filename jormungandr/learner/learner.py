@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 from numpy.typing import ArrayLike
 
+from jormungandr.actors import Actors
 from jormungandr.admission import Admission, check_labels
 from jormungandr.columns import columns
 from jormungandr.errors import CheckpointError, InvalidValue
@@ -54,6 +55,7 @@ class Learner(Core, Episodic):
         super().__init__(resolved, generation=generation, first_version=first_version)
         self._admission = Admission(resolved, generation)
         self._ledger = MemoryStore()
+        self._actors = Actors(resolved.replay.capacity)
 
     def add(self, transitions: TransitionsLike) -> Receipt:
         """Admit transitions and apply them, with the updates that become due.
@@ -65,13 +67,12 @@ class Learner(Core, Episodic):
             InvalidInput: (one of its classes) bad content; nothing was kept.
             Conflict: (one of its classes) it contradicts what is known; nothing was kept.
         """
-        draft = Draft(self._ledger)
-        receipt, rows = self._admission.transitions(
-            columns(transitions, self.spec),
-            draft,
-            served=self.served_version,
-            published=self.policy_version,
-        )
+        draft, checked = Draft(self._ledger), columns(transitions, self.spec)
+        with self._actors.watching(checked):
+            receipt, rows = self._admission.transitions(
+                checked, draft, served=self.served_version, published=self.policy_version
+            )
+        self._actors.note(draft.arrival)
         self._ledger.apply(draft)
         for row in rows:
             self.apply(row)
@@ -134,7 +135,8 @@ class Learner(Core, Episodic):
 
     def warnings(self) -> list[str]:
         """Return what the operator should know, each with its remedy."""
-        return [*super().warnings(), *self._ledger.counters.warnings()]
+        ledger = self._ledger.counters.warnings()
+        return [*super().warnings(), *ledger, *self._actors.warnings()]
 
     def close(self) -> None:
         """Do nothing: a remote endpoint has a connection to close, this one has none."""
@@ -155,12 +157,16 @@ class Learner(Core, Episodic):
             "labels": {"pending": counters.pending, "expired": counters.pending_expired},
             "mixed_episodes": counters.mixed_episodes,
             "unversioned": counters.unversioned,
+            "lag": self._actors.summary(),
         }
 
     def metrics(self) -> dict[str, Any]:
-        """Return the last update's figures and the evaluations so far."""
-        evaluations = [msgspec.to_builtins(evaluation) for evaluation in self.evaluations]
-        return {"update": super().metrics(), "evaluations": evaluations}
+        """Return the last update's figures, the evaluations so far, and what each actor sends."""
+        return {
+            "update": super().metrics(),
+            "evaluations": [msgspec.to_builtins(evaluation) for evaluation in self.evaluations],
+            "actors": self._actors.figures(self._ledger.roll, self._ledger.counters),
+        }
 
     def save(self, path: str | Path) -> None:
         """Write the whole state to a checkpoint folder: `load` goes on bit for bit."""
@@ -203,4 +209,6 @@ class Learner(Core, Episodic):
             learner._ledger = MemoryStore.from_bytes(files["ledger.msgpack"])
         except (KeyError, ValueError, TypeError, msgspec.MsgspecError) as error:
             raise CheckpointError(str(path), "a ledger", repr(error)) from None
+        lsn = learner._ledger.counters.data_lsn
+        learner._actors = Actors(learner.spec.replay.capacity, lsn)
         return learner
