@@ -29,6 +29,7 @@ from jormungandr.service import export
 from jormungandr.service import model as model_module
 from jormungandr.service.export import Exporter, ExportRoute
 from jormungandr.service.http.grants import OPERATOR
+from jormungandr.transport import Response
 from tests.service.serving import QUIET, TOKEN, InMemory, gone, until
 
 ROOT = Path(__file__).parents[2]
@@ -284,14 +285,15 @@ def test_one_exporter_at_a_time(
 def test_damage_on_the_way(shared: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An archive that changed on the way is refused, and nothing of it is written."""
     remote = shared.connect("m")
-    request = remote._request
+    request = remote._calls.request
 
-    def changed(*arguments: Any, **options: Any) -> bytes:
-        data = bytearray(request(*arguments, **options))
+    def changed(*arguments: Any, **options: Any) -> Response:
+        response = request(*arguments, **options)
+        data = bytearray(response.body)
         data[len(data) // 2] ^= 1
-        return bytes(data)
+        return Response(response.status, response.headers, bytes(data))
 
-    monkeypatch.setattr(remote, "_request", changed)
+    monkeypatch.setattr(remote._calls, "request", changed)
     with pytest.raises(CheckpointError):
         remote.export(tmp_path / "b")
     assert list(tmp_path.iterdir()) == []
@@ -301,7 +303,7 @@ def test_command_line_takes_a_served_model(
     shared: Any, snapshot: PolicySnapshot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """``jormungandr export-policy URL`` fetches the bundle, and makes the format here."""
-    monkeypatch.setattr("jormungandr.client.HttpTransport", lambda url: InMemory(shared.http))
+    monkeypatch.setattr("jormungandr.client.calls.HttpTransport", lambda url: InMemory(shared.http))
     monkeypatch.setenv("JORMUNGANDR_TOKEN", TOKEN)
     url = "http://service:8000/prefix/v1/models/m"
 
