@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
-import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3 import A2C, DQN, PPO
@@ -16,7 +15,7 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.preprocessing import is_image_space
 from stable_baselines3.common.vec_env import VecTransposeImage
 
-from jormungandr.cli.contenders import Contender
+from jormungandr.cli.contenders import Contender, Seen
 from jormungandr.errors import CheckpointError, InvalidValue
 from jormungandr.sb3 import C51
 
@@ -49,20 +48,11 @@ class ArchiveContender(Contender):
         """Its algorithm and how long it learned."""
         return f"{type(self.model).__name__}, after {self.model.num_timesteps:,} timesteps"
 
-    def predict(
-        self,
-        observation: Any,
-        state: Any,
-        episode_start: NDArray[np.bool_],
-        deterministic: bool = True,
-        action_masks: NDArray[np.bool_] | None = None,
-    ) -> tuple[NDArray[Any], Any]:
-        """See `Contender.predict`; of these models only C51 knows masks."""
+    def _choose(self, seen: Seen) -> tuple[NDArray[Any], Any]:
+        """Of these models only C51 knows masks."""
         if isinstance(self.model, C51):
-            return self.model.predict(
-                observation, state, episode_start, deterministic, action_masks
-            )
-        return self.model.predict(observation, state, episode_start, deterministic)
+            return self.model.predict(*seen)
+        return self.model.predict(*seen[:-1])
 
 
 def open_archive(given: str, env: gymnasium.Env[Any, Any], where: str) -> ArchiveContender:

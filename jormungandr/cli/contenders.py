@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium import spaces
@@ -22,6 +22,7 @@ __all__ = [
     "RandomContender",
     "ReferenceContender",
     "RemoteContender",
+    "Seen",
     "SnapshotContender",
     "ValueContender",
 ]
@@ -30,6 +31,16 @@ __all__ = [
 PATIENCE = 5.0
 #: Observations per request to a service.
 CHUNK = 1_000
+
+
+class Seen(NamedTuple):
+    """What a contender chooses by; see `Contender.predict`."""
+
+    observation: Any
+    state: Any
+    episode_start: NDArray[np.bool_]
+    deterministic: bool
+    action_masks: NDArray[np.bool_] | None
 
 
 class Contender(ABC):
@@ -56,7 +67,6 @@ class Contender(ABC):
         """
         return None
 
-    @abstractmethod
     def predict(
         self,
         observation: Any,
@@ -78,6 +88,11 @@ class Contender(ABC):
         Returns:
             As many actions as observations: 0-d or (1,) for a single one, else (B,).
         """
+        return self._choose(Seen(observation, state, episode_start, deterministic, action_masks))
+
+    @abstractmethod
+    def _choose(self, seen: Seen) -> tuple[NDArray[Any], Any]:
+        """Return what `predict` does."""
 
     def close(self) -> None:  # noqa: B027  (most hold nothing)
         """Release what it holds."""
@@ -108,17 +123,9 @@ class SnapshotContender(ValueContender):
         """Its version."""
         return f"policy version {self.policy.version}, after {self.policy.update_count} updates"
 
-    def predict(
-        self,
-        observation: Any,
-        state: Any,
-        episode_start: NDArray[np.bool_],
-        deterministic: bool = True,
-        action_masks: NDArray[np.bool_] | None = None,
-    ) -> tuple[NDArray[Any], Any]:
-        """See `Contender.predict`."""
-        masks = action_masks if self.policy.spec.action_masks else None
-        return self.policy.predict(observation, state, episode_start, deterministic, masks)
+    def _choose(self, seen: Seen) -> tuple[NDArray[Any], Any]:
+        masks = seen.action_masks if self.policy.spec.action_masks else None
+        return self.policy.predict(*seen[:-1], masks)
 
     def values(self, observations: NDArray[np.float32]) -> NDArray[Any]:
         """See `ValueContender.values`."""
@@ -155,26 +162,18 @@ class RemoteContender(ValueContender):
             return f"served policy version {last}"
         return f"served policy versions {first} to {last}: it learned meanwhile"
 
-    def predict(
-        self,
-        observation: Any,
-        state: Any,
-        episode_start: NDArray[np.bool_],
-        deterministic: bool = True,
-        action_masks: NDArray[np.bool_] | None = None,
-    ) -> tuple[NDArray[Any], Any]:
-        """See `Contender.predict`."""
-        masks = action_masks if self.spec.action_masks else None
-        if len(episode_start) <= CHUNK:
-            return self._policy.predict(observation, state, episode_start, deterministic, masks)
+    def _choose(self, seen: Seen) -> tuple[NDArray[Any], Any]:
+        masks = seen.action_masks if self.spec.action_masks else None
+        if len(seen.episode_start) <= CHUNK:
+            return self._policy.predict(*seen[:-1], masks)
         actions, states = [], []
-        for k, at in enumerate(range(0, len(episode_start), CHUNK)):
+        for k, at in enumerate(range(0, len(seen.episode_start), CHUNK)):
             rows = slice(at, at + CHUNK)
             chosen, after = self._policy.predict(
-                observation[rows],
-                None if state is None else state[k],
-                episode_start[rows],
-                deterministic,
+                seen.observation[rows],
+                None if seen.state is None else seen.state[k],
+                seen.episode_start[rows],
+                seen.deterministic,
                 None if masks is None else masks[rows],
             )
             actions.append(chosen)
@@ -212,21 +211,15 @@ class RandomContender(Contender):
         """Return a generator of the episode's own."""
         return np.random.default_rng([seed, episode])
 
-    def predict(
-        self,
-        observation: Any,
-        state: np.random.Generator,
-        episode_start: NDArray[np.bool_],
-        deterministic: bool = True,
-        action_masks: NDArray[np.bool_] | None = None,
-    ) -> tuple[NDArray[Any], np.random.Generator]:
-        """See `Contender.predict`; it is as random when `deterministic`."""
-        count, actions = len(episode_start), int(self._space.n)
-        allowed = np.ones((count, actions), bool) if action_masks is None else action_masks
+    def _choose(self, seen: Seen) -> tuple[NDArray[Any], np.random.Generator]:
+        """It is as random when `deterministic`."""
+        rng: np.random.Generator = seen.state
+        shape = len(seen.episode_start), int(self._space.n)
+        allowed = np.ones(shape, bool) if seen.action_masks is None else seen.action_masks
         # The n-th allowed action of each row, with n drawn from as many as there are.
-        nth = state.integers(allowed.sum(axis=1))
+        nth = rng.integers(allowed.sum(axis=1))
         chosen = (allowed.cumsum(axis=1) > nth[:, None]).argmax(axis=1)
-        return chosen + int(self._space.start), state
+        return chosen + int(self._space.start), rng
 
 
 class ReferenceContender(Contender):
@@ -246,16 +239,8 @@ class ReferenceContender(Contender):
         """What it is."""
         return "the environment's own reference policy"
 
-    def predict(
-        self,
-        observation: Any,
-        state: Any,
-        episode_start: NDArray[np.bool_],
-        deterministic: bool = True,
-        action_masks: NDArray[np.bool_] | None = None,
-    ) -> tuple[NDArray[Any], Any]:
-        """See `Contender.predict`."""
-        return np.asarray(self._act(observation)), state
+    def _choose(self, seen: Seen) -> tuple[NDArray[Any], Any]:
+        return np.asarray(self._act(seen.observation)), seen.state
 
 
 def _stacked(observations: NDArray[np.float32], frames: int) -> NDArray[np.float32]:

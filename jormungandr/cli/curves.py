@@ -47,8 +47,11 @@ def difference(original: Curve, new: Curve, apart: Sequence[str] = ()) -> str:
         new: the other.
         apart: differing settings because of which their losses do not measure the same.
     """
+    if not original and not new:
+        return "difference: none to see, for nothing was evaluated: no updates, or none held out"
     if not original or not new:
-        return "difference: none to see, for there were no held-out transitions to evaluate on"
+        side = "new" if original else "original"
+        return f"difference: none to see, for the {side} specification made no updates to evaluate"
     a, b = original[-1][1], new[-1][1]
     parts = []
     for name in ("validation_loss", "auxiliary_accuracy"):

@@ -33,12 +33,16 @@ def run(arguments: argparse.Namespace) -> int:
     from jormungandr.service.tools.stored import StoredModel, find_model
     from jormungandr.service.tools.tables import open_writer
 
-    out: Path = arguments.out
+    out: Path = arguments.out.resolve()  # what a link leads to, not the link
     format = arguments.format or out.suffix.removeprefix(".")  # noqa: A001 - the option's word
     if format not in FORMATS:
-        raise InvalidValue("OUT", f"a name that ends with one of {list(FORMATS)}, or --format", out)
-    if out.exists() and (out.is_dir() or not arguments.overwrite):
-        raise InvalidValue("OUT", "a new file, or --overwrite", out)
+        raise InvalidValue(
+            "OUT", f"a name that ends with one of {list(FORMATS)}, or --format", arguments.out
+        )
+    if out.exists() and not (out.is_file() and arguments.overwrite):
+        raise InvalidValue("OUT", "a new file, or --overwrite", arguments.out)
+    if arguments.after < 0:
+        raise InvalidValue("--after", ">= 0", arguments.after)
     temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")
     count, last = 0, arguments.after
     with StoredModel(find_model(arguments.data_dir, arguments.model)) as stored:
@@ -63,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
             temporary.unlink(missing_ok=True)
         first = stored.first
     name = f"{created.model_id}.{created.generation}"
-    print(f"{count:,} transitions of {name}, up to row {last}, in {out}")
+    print(f"{count:,} transitions of {name}, up to row {last}, in {arguments.out}")
     if first - 1 > arguments.after:
         print(f"rows before {first} are no longer in the journal")
     return 0

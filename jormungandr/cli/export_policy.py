@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 import gymnasium
 
 from jormungandr.bundle import FORMATS, MANIFESTS, open_bundle, write_bundle
-from jormungandr.cli.opening import check_fits, open_policy
+from jormungandr.cli.opening import check_fits, open_policy, served_model
 from jormungandr.errors import InvalidValue
 from jormungandr.manifest import check_replaceable
 from jormungandr.policy import PolicySnapshot
@@ -20,9 +19,6 @@ if TYPE_CHECKING:
     from gymnasium.envs.registration import EnvSpec
 
 __all__ = ["add_arguments", "run"]
-
-#: A model of a service, as its own address.
-MODEL_URL = re.compile(r"(?P<service>https?://.+)/v1/models/(?P<model>[^/?#]+)/?")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -73,14 +69,12 @@ def _open(source: str, features: list[str] | None) -> PolicySnapshot:
     """Return a policy of this machine, or a service's newest one."""
     if "://" not in source:
         return open_policy(source, features)
-    match = MODEL_URL.fullmatch(source)
-    if match is None:
-        raise InvalidValue("SOURCE", "a path, or http://HOST:PORT/v1/models/ID", source)
+    url, model_id = served_model(source, "SOURCE")
     from jormungandr.client import RemoteLearner
 
     with (
         tempfile.TemporaryDirectory() as folder,
-        RemoteLearner(match["service"], match["model"]) as endpoint,
+        RemoteLearner(url, model_id) as endpoint,
     ):
         endpoint.export(Path(folder) / "bundle")
         return open_bundle(Path(folder) / "bundle", features)

@@ -69,6 +69,8 @@ class Fields:
             for name in names:
                 if not self._stands_for(name):
                     raise UnknownField(where, f"one of {self._fields()}", repr(name))
+                if name == "split":
+                    raise InvalidValue(where, "no split, which --split says", "one")
 
     def _stands_for(self, name: str) -> bool:
         return name in SCALARS or name in ARRAYS or name in self._elements
@@ -113,10 +115,12 @@ class Fields:
             if target in found.values():
                 raise InvalidValue("--map", f"one column for {target}", "two")
             found[column] = target
-        given = set(found.values())
+        given = {*found.values(), *self.constant}
         for name in ARRAYS:
             parts = [part for part, (whole, _) in self._elements.items() if whole == name]
             missing = [part for part in parts if part not in given]
+            if name in given and len(missing) < len(parts):
+                raise InvalidValue("--map", f"{name} whole, or by its elements", "both")
             if 0 < len(missing) < len(parts):
                 raise MissingField("FILE", f"columns for {missing[:40]}", "none")
         return found
@@ -185,6 +189,8 @@ def _number(value: Any, where: str) -> float:
             return value
         raise InvalidType(where, "a number", repr(value))
     try:
+        if "_" in value:  # Python's own way to write numbers, and nobody else's
+            raise ValueError(value)
         return float(value)
     except ValueError:
         raise InvalidType(where, "a number", repr(value)) from None

@@ -137,7 +137,7 @@ def _new_spec(arguments: argparse.Namespace) -> ModelSpec | None:
         return None
     try:
         return ModelSpec.from_dict(json.loads(arguments.spec.read_text(encoding="utf-8")))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InvalidValue("--spec", "a JSON file", error) from None
 
 

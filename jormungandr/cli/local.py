@@ -16,7 +16,8 @@ __all__ = ["end", "service"]
 @contextlib.contextmanager
 def service(data_dir: Path) -> Iterator[tuple[str, str]]:
     """Run ``jormungandr serve`` on a free port; yield its address and token."""
-    from jormungandr.service.datadir import read_token  # what --in-process can do without
+    # What --in-process can do without.
+    from jormungandr.service.access.operator_token import read_token
 
     command = [
         *(sys.executable, "-m", "jormungandr", "serve"),

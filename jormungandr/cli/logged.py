@@ -64,17 +64,23 @@ def _csv(path: Path) -> Iterator[Record]:
                 where = Place(path, "line", reader.line_num)
                 raise InvalidValue(str(where), "comma-separated values", error) from None
             if row is None:
+                if not names:
+                    raise InvalidValue("FILE", "a line with the names of columns", "an empty file")
                 return
             place = Place(path, "line", reader.line_num)
             if not names:
                 names = row
-                again = {name for name in names if names.count(name) > 1}
-                if again:
-                    raise InvalidValue(str(place), "different names of columns", sorted(again))
+                _check_names(str(place), names)
             elif row:
                 if len(row) != len(names):
                     raise InvalidValue(str(place), f"{len(names)} fields", len(row))
                 yield Record(place, dict(zip(names, row, strict=True)))
+
+
+def _check_names(where: str, names: list[str]) -> None:
+    again = sorted({name for name in names if names.count(name) > 1})
+    if again:
+        raise InvalidValue(where, "different names of columns", again)
 
 
 def _json_lines(path: Path) -> Iterator[Record]:
@@ -100,6 +106,7 @@ def _parquet(path: Path) -> Iterator[Record]:
     try:
         number = 0
         with parquet.ParquetFile(path) as file:
+            _check_names(str(path), file.schema_arrow.names)
             for batch in file.iter_batches(batch_size=BATCH):
                 for values in batch.to_pylist():
                     number += 1

@@ -29,7 +29,14 @@ from jormungandr.spaces import Box, Space
 from jormungandr.spec import ModelSpec
 from jormungandr_envs import OUSpreadEnv, reference_action
 
-__all__ = ["check_fits", "check_writable", "name_of", "open_contender", "open_policy"]
+__all__ = [
+    "check_fits",
+    "check_writable",
+    "name_of",
+    "open_contender",
+    "open_policy",
+    "served_model",
+]
 
 Env = gymnasium.Env[Any, Any]
 
@@ -55,7 +62,7 @@ def open_contender(given: str, env: Env, where: str) -> Contender:
     if given == "reference":
         return ReferenceContender(given, _reference(env, where))
     if given.startswith(("http://", "https://")):
-        url, model_id = _served_model(given, where)
+        url, model_id = served_model(given, where)
         remote = RemoteContender(given, url, model_id)
         try:
             check_fits(remote.spec, env, where)
@@ -154,15 +161,20 @@ def _reference(env: Env, where: str) -> Callable[[Any], ArrayLike]:
     return act
 
 
-def _served_model(given: str, where: str) -> tuple[str, str]:
-    """Split the URL of a model into that of its service and the model's id."""
+def served_model(given: str, where: str) -> tuple[str, str]:
+    """Split the URL of a model into that of its service and the model's id.
+
+    Raises:
+        InvalidValue: it is none.
+    """
     try:
         parts = urlsplit(given)
     except ValueError as error:  # brackets of no IPv6 address
         raise InvalidValue(where, "an address", error) from None
     folder, _, model_id = parts.path.rstrip("/").rpartition("/")
     prefix = folder.removesuffix("/v1/models")
-    if not model_id or parts.query or parts.fragment or (folder and prefix == folder):
+    web = parts.scheme in ("http", "https")
+    if not (web and model_id) or parts.query or parts.fragment or (folder and prefix == folder):
         raise InvalidValue(
             where, "http://HOST:PORT/v1/models/ID or http://HOST:PORT/ID", repr(given)
         )

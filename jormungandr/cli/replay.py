@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jormungandr.cli.curves import Curve, difference, table
+from jormungandr.cli.opening import check_writable
 from jormungandr.cli.train import parse_settings
 from jormungandr.errors import DataDirError, InvalidValue
 from jormungandr.spec import ModelSpec
@@ -65,6 +66,8 @@ def run(arguments: argparse.Namespace) -> int:
     from jormungandr.service.tools.offspring import Offspring
     from jormungandr.service.tools.stored import StoredModel, find_model
 
+    if arguments.json is not None:
+        check_writable(arguments.json, "--json", "a file that can be written")
     with contextlib.ExitStack() as stack:
         folder = find_model(arguments.data_dir, arguments.model)
         directory = None

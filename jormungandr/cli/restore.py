@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Restore; return 0 when the directory is there."""
-    from jormungandr.service.tools.backup import restore
+    from jormungandr.service.tools.restore import restore
 
     for line in restore(arguments.backup, arguments.dir):
         print(line, flush=True)

@@ -12,7 +12,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
     parser.add_argument("dir", metavar="DIR", type=Path, help="a data directory no server uses")
     parser.add_argument("out", metavar="OUT", type=Path, help="the copy; nothing may be there")
-    parser.add_argument("--model", help="only this one")
+    parser.add_argument("--model", help="only this one: an id, or ID.GENERATION")
 
 
 def run(arguments: argparse.Namespace) -> int:

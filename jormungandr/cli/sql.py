@@ -5,11 +5,14 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import math
 import sys
 from collections.abc import Iterable, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
+
+from jormungandr.errors import InvalidValue
 
 __all__ = ["add_arguments", "run"]
 
@@ -63,16 +66,24 @@ def _csv(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
 
 def _json(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """Print a list of objects, one a line; bytes are hexadecimal."""
+    again = sorted({name for name in names if names.count(name) > 1})
+    if again:
+        raise InvalidValue("SQL", "different names of columns", again, "name them with AS")
     before = "[\n"
     for row in rows:
-        print(
-            before,
-            json.dumps(dict(zip(names, row, strict=True)), default=bytes.hex),
-            sep="",
-            end="",
+        fields = ", ".join(
+            f"{json.dumps(name)}: {_value(value)}" for name, value in zip(names, row, strict=True)
         )
+        print(before, "{", fields, "}", sep="", end="")
         before = ",\n"
     print("[]" if before == "[\n" else "\n]")
+
+
+def _value(value: Any) -> str:
+    """Return a value as JSON; what is infinite as a number too large, for it has no name there."""
+    if isinstance(value, float) and math.isinf(value):
+        return "1e999" if value > 0 else "-1e999"
+    return json.dumps(value, default=bytes.hex)
 
 
 def _shown(value: Any) -> str:

@@ -12,7 +12,7 @@ __all__ = ["add_arguments", "run"]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
     parser.add_argument("dir", metavar="DIR", type=Path, help="a data directory no server uses")
-    parser.add_argument("--model", help="only this one")
+    parser.add_argument("--model", help="only this one: an id, or ID.GENERATION")
     parser.add_argument(
         "--full",
         action="store_true",
@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print one line per thing checked; return 0 when all is proven but for what is named."""
+    """Print one line per thing checked; return 0 when all was checked and nothing is damaged."""
     from jormungandr.service.tools.verification import verify
 
     counts: Counter[str] = Counter()
@@ -30,6 +30,9 @@ def run(arguments: argparse.Namespace) -> int:
         print(finding, flush=True)
     if counts["damage"]:
         print(f"{counts['damage']} damaged; `jormungandr salvage` copies what is whole")
+        return 1
+    if counts["undone"]:
+        print(f"{counts['undone']} checks could not be done")
         return 1
     print(f"{counts['ok']} proven, {counts['gap']} not, no damage")
     return 0

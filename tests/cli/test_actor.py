@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -81,3 +82,56 @@ def test_labels_need_a_model_that_has_them(capsys: Capture, server: Server) -> N
     assert main(act("Coins-v0", "unlabelled")) == 0
     assert main(act("Coins-v0", "unlabelled", "--label-key", "x")) == 1
     assert "--label-key: expected a model with an auxiliary head" in capsys.readouterr().err
+
+
+def test_many_environments(capsys: Capture, server: Server, tmp_path: Path) -> None:
+    """Several are played at once, wherever actions are chosen; every step of them is stored."""
+    for placement in ("remote", "local"):
+        more = ["--num-envs", "3", "--placement", placement, "--spool", str(tmp_path / placement)]
+        assert main(act("OUSpread-v0", "many", "--seed", "3", *more, "--actor-id", placement)) == 0
+        lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert [(line["env"], line["length"]) for line in lines] == [(0, 48), (1, 48)]
+    with server.connect("many") as endpoint:
+        assert endpoint.info()["accepted"] == {"train": 2 * 3 * 48, "validation": 0}
+
+
+def test_returns_are_those_of_the_episodes(capsys: Capture, server: Server) -> None:
+    """What a line says of an episode is what a single environment of that seed gives."""
+    arguments = ["--set", "exploration.start=0", "--set", "exploration.end=0", "--seed", "5"]
+    arguments += ["--set", "pacing.updates_per_transition=0", "--split", "validation"]
+    assert main(act("OUSpread-v0", "seeded", *arguments)) == 0
+    alone = json.loads(capsys.readouterr().out.splitlines()[0])
+    assert main(act("OUSpread-v0", "seeded", *arguments, "--num-envs", "2")) == 0
+    together = json.loads(capsys.readouterr().out.splitlines()[0])
+
+    assert (together["env"], together["length"]) == (0, alone["length"])
+    assert together["return"] == pytest.approx(alone["return"])
+
+
+def test_guard(capsys: Capture, server: Server) -> None:
+    """A fallback acts where the policy is too old; what it does is recorded as not the policy's."""
+    guard = ["--placement", "local", "--max-policy-age", "1e-9", "--fallback", "1"]
+    assert main(act("OUSpread-v0", "guarded", *guard)) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert {line["first_version"] for line in lines} == {-1}
+    with server.connect("guarded") as endpoint:
+        assert endpoint.info()["unversioned"] == 96
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--num-envs", "0"], "--num-envs: expected >= 1"),
+        (["--num-envs", "2", "--follow"], "--num-envs: expected 1 with --follow"),
+        (["--fallback", "1"], "--fallback: expected together with"),
+        (["--deadline-ms", "5"], "--fallback: expected together with"),
+    ],
+)
+def test_arguments_that_do_not_go_together(
+    capsys: Capture, server: Server, more: list[str], message: str
+) -> None:
+    """Nothing is played, and no model is made."""
+    assert main(act("Coins-v0", "none", *more)) == 1
+    assert message in capsys.readouterr().err
+    with server.connect("none") as endpoint, pytest.raises(ModelUnknown):
+        endpoint.info()

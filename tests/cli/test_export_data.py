@@ -33,7 +33,7 @@ FULL: dict[str, Any] = {
     "actions": [{"label": "HOLD", "value": 0}, {"label": "GO", "value": 1}],
     "auxiliary": {"classes": ["DOWN", "UP"], "weight": 0.1},
     "action_masks": True,
-    "staleness": {"max_policy_lag": 1, "mode": "drop"},
+    "staleness": {"max_policy_lag": 1, "mode": "drop", "stale_share": 0.0},
     "pacing": {"learning_starts": 1_000_000},
 }
 

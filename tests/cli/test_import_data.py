@@ -19,7 +19,7 @@ from jormungandr.cli.steps import split_rule
 from jormungandr.errors import Backlog
 from jormungandr.outbox import Outbox
 from jormungandr.protocol import Receipt, Transition
-from jormungandr.service import model as model_module
+from jormungandr.service import learning as learning_module
 from jormungandr.service.tools.stored import StoredModel, find_model
 from tests.cli.journals import Written, written
 from tests.cli.test_export_data import FULL, IMAGE, full_step
@@ -33,7 +33,7 @@ Import = Callable[..., int]
 @pytest.fixture
 def give(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Import]:
     """``give(FILE, …)``: import into a service in this process, whose data is in ``service``."""
-    monkeypatch.setattr(model_module, "LearnerProcess", NoProcess)
+    monkeypatch.setattr(learning_module, "LearnerProcess", NoProcess)
     with memory(tmp_path / "service") as http:
         monkeypatch.setattr(
             module, "RemoteLearner", lambda url, model_id, token: connect(http, model_id)

@@ -15,6 +15,7 @@ from jormungandr.cli.contenders import (
     Contender,
     RandomContender,
     ReferenceContender,
+    Seen,
     SnapshotContender,
 )
 from jormungandr.cli.matches import Paired, Played, act_on_batch, pair, play, summarize
@@ -38,17 +39,10 @@ class Scribe(Contender):
         self.started.append((seed, episode))
         return 0
 
-    def predict(
-        self,
-        observation: Any,
-        state: Any,
-        episode_start: np.ndarray[Any, Any],
-        deterministic: bool = True,
-        action_masks: Any = None,
-    ) -> tuple[np.ndarray[Any, Any], Any]:
-        """Return the next of its actions."""
-        self.asked.append((observation.tolist(), state, episode_start.tolist(), action_masks))
-        return np.array(self.actions[state % len(self.actions)]), state + 1
+    def _choose(self, seen: Seen) -> tuple[np.ndarray[Any, Any], Any]:
+        starts = seen.episode_start.tolist()
+        self.asked.append((seen.observation.tolist(), seen.state, starts, seen.action_masks))
+        return np.array(self.actions[seen.state % len(self.actions)]), seen.state + 1
 
 
 def played(returns: list[float]) -> Played:

@@ -100,7 +100,7 @@ def test_the_same_specification_is_the_same_curve(tmp_path: Path, capsys: Captur
 
 def test_what_admission_decided_holds(tmp_path: Path) -> None:
     """What was dropped as stale stays dropped under a rule that would have taken it."""
-    spec = {**SPARSE, "staleness": {"max_policy_lag": 1, "mode": "drop"}}
+    spec = {**SPARSE, "staleness": {"max_policy_lag": 1, "mode": "drop", "stale_share": 0.0}}
     rows = [{**row, "policy_version": t % 3} for t, row in enumerate(experience(6, 10))]
     with Written(tmp_path / "data", spec) as journal:
         receipt = journal.add(rows, served=3)
@@ -163,7 +163,7 @@ def test_nothing_held_out(tmp_path: Path, capsys: Capture) -> None:
     written(tmp_path / "data", SPARSE, rows)
 
     assert replay(tmp_path / "data", "--set", "c51.lr=0.1") == 0
-    assert "there were no held-out transitions to evaluate on" in capsys.readouterr().out
+    assert "nothing was evaluated: no updates, or none held out" in capsys.readouterr().out
 
 
 def evaluation(update: int, loss: float, accuracy: float | None = None) -> Evaluation:

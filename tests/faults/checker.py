@@ -151,6 +151,7 @@ class Told:
     accepted: int = 0
     duplicate: int = 0
     lsn: int = 0
+    version: int = -1  # the highest that a receipt named
     answers: dict[int, set[str]] = field(default_factory=dict)  # by version, of the probe
 
 
@@ -173,6 +174,7 @@ def told(logs: Sequence[Path]) -> Told:
                 found.accepted += entry["accepted"]
                 found.duplicate += entry["duplicate"]
                 found.lsn = max(found.lsn, entry["lsn"])
+                found.version = max(found.version, entry["version"])
             elif kind == "label":
                 waiting[entry["n"]] = entry["items"]
                 found.labels |= {(a, e, t) for a, e, t in entry["items"]}
@@ -293,6 +295,9 @@ def check_stored(folder: Path, said: Told, *, whole: bool = True) -> Stored:
     numbers = [v["version"] for v in found.versions]
     assert numbers == sorted(set(numbers)), "a version was published twice"
     assert all(len(values) == 1 for values in said.answers.values()), "a version answers two ways"
+    unrecorded = said.answers.keys() - set(numbers)
+    assert not unrecorded, f"served and not recorded: {sorted(unrecorded)}"
+    assert said.version <= max(numbers, default=0), f"{said.version} was named, and not recorded"
     return found
 
 

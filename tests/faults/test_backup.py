@@ -17,8 +17,9 @@ from jormungandr.service.child.recovery import checkpoints, position
 from jormungandr.service.datadir import DataDir
 from jormungandr.service.journal.writer import Journal
 from jormungandr.service.tools import backup as module
-from jormungandr.service.tools.backup import EPOCH, backup, restore
+from jormungandr.service.tools.backup import backup
 from jormungandr.service.tools.rebuild import Rebuild
+from jormungandr.service.tools.restore import EPOCH, restore
 from jormungandr.service.tools.verification import verify
 from tests.faults.built import ROWS, Built, build
 from tests.service.serving import SPEC, Server, experience, served

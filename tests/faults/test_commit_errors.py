@@ -17,6 +17,7 @@ from jormungandr.service.journal.database import Created
 from jormungandr.service.journal.writer import Journal
 from jormungandr.spec import ModelSpec
 from tests.faults.strace import Strace, needs_strace
+from tests.faults.volumes import Volume
 from tests.service.serving import QUIET, SPEC, Server, experience, until
 
 BATCH = 4
@@ -168,38 +169,9 @@ def test_failed_checkpoint_of_the_learner(tmp_path: Path) -> None:
 # -- a full volume ------------------------------------------------------------------------------
 
 
-class Volume:
-    """A small file system of its own.
-
-    Args:
-        path: where it is mounted.
-        size: in MiB.
-    """
-
-    def __init__(self, path: Path, size: int) -> None:
-        self.path = path
-        path.mkdir()
-        self._mount("-t", "tmpfs", "-o", f"size={size}m", "tmpfs", str(path))
-
-    def _mount(self, *arguments: str) -> None:
-        done = subprocess.run(["mount", *arguments], capture_output=True, text=True, check=False)
-        if done.returncode:
-            pytest.skip(f"no file system can be mounted here: {done.stderr.strip()}")
-
-    def resize(self, size: int) -> None:
-        """Give it another size, in MiB."""
-        self._mount("-o", f"remount,size={size}m", str(self.path))
-
-    def unmount(self) -> None:
-        """Take it away, also when somebody still uses it."""
-        subprocess.run(["umount", "-l", str(self.path)], check=True)
-
-
 @pytest.fixture
 def volume(tmp_path: Path) -> Iterator[Volume]:
     """A volume of 32 MiB."""
-    if shutil.which("mount") is None:
-        pytest.skip("no mount command")
     mounted = Volume(tmp_path / "volume", 32)
     yield mounted
     mounted.unmount()

@@ -283,7 +283,7 @@ def test_a_commit_that_is_torn_in_its_middle(tmp_path: Path) -> None:
     data = build(tmp_path / "data", killed=True, sealed=False) / MODEL / "journal.db"
     log, page = wal_path(data), 24 + 4096
     commits, whole = check_wal(data).commits, log.read_bytes()
-    assert len(whole) == 32 + 9 * page  # the last commit is of two pages
+    assert len(whole) == 32 + 10 * page  # the last commit is of three pages
     torn = 32 + 7 * page + 24  # behind the frame's own header, from which the next one goes on
     log.write_bytes(whole[:torn] + bytes(4096) + whole[torn + 4096 :])
 

@@ -1,8 +1,7 @@
-"""Data directories as operators treat them: shared, copied, put back, read-only; and clocks."""
+"""Data directories as operators treat them: shared, copied, put back, read-only."""
 
 from __future__ import annotations
 
-import ast
 import json
 import os
 import shutil
@@ -194,64 +193,3 @@ def test_no_permission(tmp_path: Path) -> None:
     data.chmod(0o500)
     (data / "LOCK").chmod(0o400)
     assert serve(data).returncode == 1
-
-
-# -- clocks -------------------------------------------------------------------------------------
-
-#: What tells the time of day, which may jump.
-WALL = {
-    *("time.time", "time.time_ns", "time.localtime", "time.gmtime", "time.ctime", "time.strftime"),
-    *("datetime.now", "datetime.utcnow", "datetime.today", "date.today", "datetime.fromtimestamp"),
-}
-#: What tells how long something took, which does not.
-STEADY = {"time.monotonic", "time.monotonic_ns", "time.perf_counter", "time.process_time"}
-#: Modules in which a clock of any kind decides nothing that is kept.
-TIMELESS = (
-    *("learner", "numerics"),
-    *("admission.py", "ledger.py", "rows.py", "columns.py", "policy.py"),
-    *("service/journal/writer.py", "service/journal/database.py"),
-    *("service/child/lineage.py", "service/child/recovery.py"),
-)
-
-
-def called(path: Path) -> set[str]:
-    """Return the names of what a module calls or hands on, as far as they have two parts."""
-    tree = ast.parse(path.read_text())
-    names = {ast.unparse(n) for n in ast.walk(tree) if isinstance(n, ast.Attribute)}
-    imported = {
-        f"{node.module}.{alias.name}"
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom)
-        for alias in node.names
-    }
-    return {".".join(name.split(".")[-2:]) for name in names | imported}
-
-
-def test_no_time_of_day_decides_anything() -> None:
-    """Neither the service nor the learner looks at a clock that may jump."""
-    package = ROOT / "jormungandr"
-    ours = [*(package / "service").glob("*.py"), *(package / "learner").glob("*.py")]
-    ours += [*(package / "numerics").glob("*.py"), *package.glob("*.py")]
-    wrong = {str(path.relative_to(package)): called(path) & WALL for path in ours}
-
-    assert {name: found for name, found in wrong.items() if found} == {}
-
-
-def test_no_clock_at_all_in_what_is_kept() -> None:
-    """What is written and what is learned depend on no clock, not even a steady one."""
-    package = ROOT / "jormungandr"
-    for name in TIMELESS:
-        place = package / name
-        for path in place.glob("*.py") if place.is_dir() else [place]:
-            assert called(path) & (WALL | STEADY) == set(), path
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("faketime") is None, reason="no faketime here")
-@pytest.mark.parametrize("jump", ["-1h", "+1h", "-10y"])
-def test_a_clock_that_jumped(tmp_path: Path, jump: str) -> None:
-    """A directory from another time is served, and verified, as any other."""
-    data = build(tmp_path / "data")
-    command = ["faketime", "-f", jump, sys.executable, "-m", "jormungandr", "verify", str(data)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr

@@ -136,7 +136,7 @@ def test_never_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
         assert (info["policy_version"], info["applied_lsn"]) == (0, 0)
         assert [row.version for row in running.model().journal.versions()] == [0]
         assert endpoint.add(experience(1, 4, actor_id="b")).accepted == 4
-        running.model()._process._retry_at = 0.0  # the pause is over
+        running.model().learning.process._retry_at = 0.0  # the pause is over
         assert endpoint.add(experience(1, 4, actor_id="c")).accepted == 4
         running.reached("starting", "running")
 

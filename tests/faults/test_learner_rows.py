@@ -220,7 +220,8 @@ def test_row_that_ends_every_learner(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert REASON in warning
         assert (info["learner"]["ends"], info["learner"]["last_end"]) == (3, REASON)
         assert endpoint.metrics()["learner"] == {"ends": 3, "quarantined": [bad]}
-        assert running.model().journal.skips() == [SkipRow(bad, REASON)]
+        train = sum(row["split"] == "train" for row in BAD)
+        assert running.model().journal.skips() == [SkipRow(bad, REASON, train)]
         figures = info
     for checkpoint in (tmp_path / "models" / "m.1" / "checkpoints").iterdir():
         shutil.rmtree(checkpoint)

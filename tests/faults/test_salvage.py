@@ -14,9 +14,9 @@ from jormungandr.errors import DataDirError
 from jormungandr.service.datadir import DataDir
 from jormungandr.service.journal.wal_check import wal_path
 from jormungandr.service.journal.writer import Journal
-from jormungandr.service.tools.backup import EPOCH
 from jormungandr.service.tools.findings import Finding
 from jormungandr.service.tools.rebuild import Rebuild
+from jormungandr.service.tools.restore import EPOCH
 from jormungandr.service.tools.salvage import salvage
 from jormungandr.service.tools.verification import verify
 from tests.faults.built import ROWS, build, contents

@@ -254,6 +254,27 @@ def test_another_machine(data: Path) -> None:
     assert "policies made again" not in " ".join(found)
 
 
+def test_a_damaged_ledger_beside_a_damaged_row(data: Path) -> None:
+    """That rows are not there is no reason to call the ledger's checksums right."""
+    connection = apsw.Connection(str(data / MODEL / "journal.db"))
+    connection.execute("UPDATE journal SET payload = x'00' WHERE lsn = 2")
+    newest = "(SELECT max(rowid) FROM ledger)"
+    connection.execute(f"UPDATE ledger SET checksum = checksum + 1 WHERE rowid = {newest}")
+    connection.close()
+    found = [str(finding) for finding in verify(data, rebuild=False)]
+
+    assert len(damages(found)) == 2
+    assert "its checksums are right" not in " ".join(found)
+
+
+def test_a_row_of_a_program_that_knows_more(data: Path) -> None:
+    """A CONTROL row with a field that is not known here is named, not stumbled over."""
+    rewrite(data, "version", b'"digest":"', b'"since":1,"digest":"')
+
+    found = [str(finding) for finding in verify(data, rebuild=False)]
+    assert "not to be read" in " ".join(damages(found))
+
+
 def test_a_lineage(tmp_path: Path) -> None:
     """Policies after a change of the machine are compared; before it they are not."""
     built = Built(tmp_path / "data")
@@ -294,6 +315,25 @@ def test_a_row_that_was_set_aside(tmp_path: Path) -> None:
     assert damages(found) == []
     assert "not compared: row 2 was set aside" in " ".join(found)
     assert sum("made again from the rows" in text for text in found) == 1
+
+
+def test_why_policies_were_not_compared(tmp_path: Path) -> None:
+    """The reason of that time is named, also when all is compared again in the end."""
+    built = Built(tmp_path / "data")
+    built.add(ROWS[:6])
+    built.add(ROWS[6:24])
+    built.publish()
+    built.add(ROWS[24:40])
+    built.control(SkipRow(2, "it ended the learner"))
+    built.publish()
+    built.checkpoint()
+    built.add(ROWS[40:60])
+    built.checkpoint()
+    built.close()
+    found = " ".join(again(tmp_path / "data", full=True))
+
+    assert "1 policies were not compared: row 2 was set aside" in found
+    assert "None" not in found
 
 
 def test_rows_that_were_dropped(data: Path) -> None:

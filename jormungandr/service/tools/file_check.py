@@ -15,14 +15,16 @@ from jormungandr.service.journal.database import VersionRow
 from jormungandr.service.shelf import KEEP_POLICIES
 from jormungandr.service.tools.findings import Finding, damage, gap, proven
 from jormungandr.service.tools.journal_check import JournalCheck
+from jormungandr.service.tools.stored import UNFINISHED
 
 __all__ = ["check_checkpoint", "check_files", "check_top"]
 
 #: What a server and its learner make in the folder of a model, besides checkpoints and policies.
 OURS = {"journal.db", "journal.db-wal", "journal.db-shm", "learner.lock", "checkpoints", "policies"}
 #: What a server makes at the top.
-TOP = {"LOCK", "operator-token", "models", "exports"}
+TOP = {"LOCK", "operator-token", "tokens.json", "models", "exports"}
 CHUNK = 1 << 20
+STRAY = "it does not belong here, and was not looked into"
 
 
 def file_digest(path: Path) -> str:
@@ -75,7 +77,7 @@ def check_files(folder: Path, name: str, journal: JournalCheck) -> Iterator[Find
     """
     for path in sorted(folder.iterdir()):
         if path.name not in OURS:
-            yield gap(f"{name}/{path.name}", "it does not belong here, and was not looked into")
+            yield gap(f"{name}/{path.name}", STRAY)
     yield from _checkpoints(folder, name, journal)
     yield from _policies(folder / "policies", f"{name}/policies", journal)
 
@@ -84,12 +86,14 @@ def check_top(data_dir: Path) -> Iterator[Finding]:
     """Look for what does not belong at the top of a data directory."""
     for path in sorted(data_dir.iterdir()):
         if path.name not in TOP:
-            yield gap(path.name, "it does not belong here, and was not looked into")
+            yield gap(path.name, STRAY)
     for path in sorted((data_dir / "models").iterdir()):
-        if path.name.startswith("."):
+        if UNFINISHED.fullmatch(path.name):
             yield gap(
                 f"models/{path.name}", "a creation that was cut short; the next start drops it"
             )
+        elif path.name.startswith("."):
+            yield gap(f"models/{path.name}", STRAY)
         elif not (path / "journal.db").is_file():
             yield damage(f"models/{path.name}", "it has no journal.db")
 
@@ -119,7 +123,7 @@ def _leftover(path: Path) -> str:
         return "refused before and set aside"
     if path.suffix == ".tmp":
         return "left by a process that ended as it wrote"
-    return "it does not belong here, and was not looked into"
+    return STRAY
 
 
 def _policies(folder: Path, name: str, journal: JournalCheck) -> Iterator[Finding]:

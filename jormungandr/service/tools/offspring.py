@@ -123,7 +123,7 @@ class Offspring:
             counters = replace(self.source.counters, lsn=cast("tuple[int]", found)[0])
             row = ("counters", msgspec.json.encode(asdict(counters)))
             connection.execute("REPLACE INTO meta VALUES (?, ?, ?)", (*row, checksum(*row)))
-            connection.execute("DELETE FROM meta WHERE name = 'seal'")
+            connection.execute("DELETE FROM meta WHERE name IN ('seal', 'controls')")
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         connection.close()
 

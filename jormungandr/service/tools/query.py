@@ -22,6 +22,11 @@ ALLOWED = {
     apsw.SQLITE_RECURSIVE,
 }
 
+#: Steps of SQLite's machine between two looks for an interruption: some milliseconds.
+STEPS = 100_000
+#: What a statement may end with; text of a result need not be any.
+FAULTS = (apsw.Error, UnicodeDecodeError)
+
 VIEWS = """
 CREATE TEMP VIEW versions AS SELECT lsn,
     json_extract(CAST(payload AS TEXT), '$.version') AS version,
@@ -59,9 +64,11 @@ class Query:
         #: Names of the result's columns.
         self.names: tuple[str, ...] = ()
         self._cursor.exec_trace = self._begin
+        # Whoever interrupts a long statement is heard: here Python looks whether somebody has.
+        connection.set_progress_handler(lambda: False, STEPS)
         try:
             self._cursor.execute(statement)
-        except apsw.Error as error:
+        except FAULTS as error:
             raise _refused(error) from None
         if not self.names:
             raise InvalidValue("SQL", "a SELECT", repr(statement))
@@ -81,7 +88,7 @@ class Query:
         """
         try:
             yield from self._cursor
-        except apsw.Error as error:
+        except FAULTS as error:
             raise _refused(error) from None
 
 
@@ -89,7 +96,7 @@ def _authorize(operation: int, *_: str | None) -> int:
     return apsw.SQLITE_OK if operation in ALLOWED else apsw.SQLITE_DENY
 
 
-def _refused(error: apsw.Error) -> InvalidValue:
+def _refused(error: Exception) -> InvalidValue:
     return InvalidValue("SQL", "a SELECT that SQLite can run", error, "the journal is read only")
 
 

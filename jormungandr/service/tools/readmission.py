@@ -33,6 +33,9 @@ class _Decided(Admission):
         assert self.outcome is not None
         return self.outcome
 
+    def _allowance(self, outcome: NDArray[np.uint8], draft: Draft) -> None:
+        """Let nothing pass that was not let pass before."""
+
 
 class Readmission:
     """A ledger made from rows.

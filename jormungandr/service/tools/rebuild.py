@@ -11,20 +11,19 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
-from numpy.typing import NDArray
-
-from jormungandr.columns import TRAIN
 from jormungandr.errors import CheckpointError, JormungandrError
 from jormungandr.service.child.fingerprint import fingerprint
 from jormungandr.service.child.lineage import check_course, enter
 from jormungandr.service.child.recovery import checkpoints, position
 from jormungandr.service.journal.reader import JournalReader
 from jormungandr.service.tools.findings import Finding, damage, gap, proven
+from jormungandr.service.tools.state_check import contradictions, differences
 
 __all__ = ["Rebuild"]
 
@@ -59,24 +58,31 @@ class Rebuild:
         self._skipped = 0
         self._same: set[int] = set()
         self._other: list[Finding] = []
-        self._apart: set[int] = set()
+        self._apart: dict[int, str] = {}  # version to why it was not compared
 
     def run(self) -> Iterator[Finding]:
         """Run, and yield what is found."""
         import torch
 
+        from jormungandr.learner.checkpoint import read_checkpoint
         from jormungandr.learner.core import Core
 
         torch.use_deterministic_algorithms(True)
-        found = checkpoints(self._folder)
-        states = {}
-        for path in found:
-            state, findings = self._look(path)
-            yield from findings
-            if state is not None:
-                states[path] = state
+        usable = []
+        for path in checkpoints(self._folder):
+            try:
+                state = read_checkpoint(path)
+            except CheckpointError:
+                continue  # named by who compares digests
+            wrong = contradictions(path, state, self._reader)
+            for text in wrong:
+                yield damage(f"{self._where(path)}/state.json", text)
+            if not wrong:
+                count = int(state[1]["normalizer.count"])
+                sums = f"row, specification, {count // 2} training transitions"
+                yield proven(self._where(path), f"{sums}, normalizer count {count}")
+                usable.append(path)
         first = self._reader.first()
-        usable = list(states)
         if first == 1 and (self._full or len(usable) < 2):
             created = self._created
             self._core = Core(
@@ -106,7 +112,7 @@ class Rebuild:
                 rows += 1
                 for path in usable:
                     if position(path) == row.lsn:
-                        yield from self._compare(path, states[path])
+                        yield from self._compare(path)
                 enter(self._core, self._lineages)
                 self._meet()
         yield from self._summary(start, rows)
@@ -116,61 +122,13 @@ class Rebuild:
     def _where(self, path: Path) -> str:
         return f"{self._name}/checkpoints/{path.name}"
 
-    def _look(self, path: Path) -> tuple[dict[str, Any] | None, list[Finding]]:
-        """Return a checkpoint's values, and whether they agree with the journal."""
-        from jormungandr.learner.checkpoint import read_checkpoint
-
-        where = self._where(path)
-        try:
-            state, tensors, _ = read_checkpoint(path)
-        except CheckpointError:
-            return None, []  # named by who compares digests
-        created, progress = self._created, state["progress"]
-        if state["spec"] != created.spec.to_dict() or state["generation"] != created.generation:
-            return None, [damage(f"{where}/state.json", "it is of another model")]
-        held = state["pacing"]["transitions"]
-        passed = sum(n for split, _, n in progress["gaps"] if split == TRAIN)
-        limits = {
-            "replay": created.spec.replay.capacity,
-            "validation": created.spec.validation.capacity,
-        }
-        wrong = [
-            text
-            for fine, text in (
-                (
-                    progress["lsn"] == position(path),
-                    f"at row {progress['lsn']}, not as it is named",
-                ),
-                (
-                    held + passed == self._reader.train(position(path)),
-                    f"{held} training transitions, and by the rows"
-                    f" {self._reader.train(position(path)) - passed}",
-                ),
-                (
-                    int(tensors["normalizer.count"]) == 2 * held,
-                    f"normalizer count {int(tensors['normalizer.count'])}, and not twice {held}",
-                ),
-                *(
-                    (
-                        len(tensors[f"{ring}.action"]) <= limit,
-                        f"{ring} holds more than {limit}",
-                    )
-                    for ring, limit in limits.items()
-                ),
-            )
-            if not fine
-        ]
-        if wrong:
-            return None, [damage(f"{where}/state.json", text) for text in wrong]
-        sums = f"row, specification, {held} training transitions, normalizer count {2 * held}"
-        return state, [proven(where, sums)]
-
-    def _compare(self, path: Path, state: dict[str, Any]) -> Iterator[Finding]:
+    def _compare(self, path: Path) -> Iterator[Finding]:
         """Compare a checkpoint with the state that was made again, and go on from either."""
         from jormungandr.learner.checkpoint import read_checkpoint
         from jormungandr.learner.core import Core
 
-        where, known = self._where(path), state["progress"]["lineages"]
+        where, state = self._where(path), read_checkpoint(path)
+        known = state[0]["progress"]["lineages"]
         if known > len(self._lineages) or known < self._core.progress.lineages:
             yield gap(where, "not compared: it is of a lineage that was given up")
             return
@@ -186,28 +144,11 @@ class Rebuild:
             return
         with tempfile.TemporaryDirectory(prefix="jormungandr-") as folder:
             self._core.save(Path(folder) / "state")
-            mine, my_tensors, my_files = read_checkpoint(Path(folder) / "state")
-        _, tensors, files = read_checkpoint(path)
-        different = [
-            f"state.json: {name}"
-            for name in sorted(set(mine) | set(state))
-            if json.dumps(mine.get(name), sort_keys=True)
-            != json.dumps(state.get(name), sort_keys=True)
-        ]
-        for name in sorted(set(my_tensors) | set(tensors)):
-            a, b = my_tensors.get(name), tensors.get(name)
-            if a is None or b is None or _bits(a) != _bits(b):
-                different.append(f"tensors.safetensors: {name}")
-        different += [
-            name
-            for name in sorted(set(my_files) | set(files))
-            if my_files.get(name) != files.get(name)
-        ]
-        if different:
-            for text in different[:NAMED]:
-                yield damage(f"{where}/{text}", "made again it has other bits")
-        else:
-            text = f"made again from the rows: {len(tensors)} tensors and all values, bit for bit"
+            different = differences(read_checkpoint(Path(folder) / "state"), state)
+        for text in different[:NAMED]:
+            yield damage(f"{where}/{text}", "made again it has other bits")
+        if not different:
+            text = f"made again from the rows: {len(state[1])} tensors and all values, bit for bit"
             yield proven(where, text)
 
     # -- policies -------------------------------------------------------------------------------
@@ -231,7 +172,7 @@ class Rebuild:
             return
         self._look_at_lineage()
         if self._estranged is not None:
-            self._apart.add(version)
+            self._apart[version] = self._estranged
             return
         self._same.add(version)
         if self._core.snapshot().digest() != row.digest:
@@ -250,12 +191,11 @@ class Rebuild:
             yield proven(self._name, f"{rows} rows after {lsn} up to {last} run again")
         if met:
             yield proven(self._name, f"{met} policies made again, bit for bit as recorded")
-        if self._apart:
-            text = f"{len(self._apart)} policies were not compared: {self._estranged}"
-            yield gap(self._name, text)
+        for why, count in Counter(self._apart.values()).items():
+            yield gap(self._name, f"{count} policies were not compared: {why}")
         end = self._core.progress.version
         due = {v for v in self._recorded if version <= v <= end}
-        unmet = sorted(due - self._same - self._apart)
+        unmet = sorted(due - self._same - self._apart.keys())
         # What was served of a row that ended its learner, or of a lineage before it was given up.
         excused = self._lineages or self._skipped or self._core.progress.quarantined
         for v in unmet[:NAMED]:
@@ -270,10 +210,6 @@ class Rebuild:
         beyond = sorted(v for v in self._recorded if v > end)
         for v in beyond[:NAMED]:
             yield damage(f"{self._name}/journal.db: version {v}", "no row leads to it")
-
-
-def _bits(array: NDArray[Any]) -> tuple[str, tuple[int, ...], bytes]:
-    return array.dtype.str, array.shape, array.tobytes()
 
 
 def main(arguments: list[str]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Self, cast
@@ -16,21 +17,41 @@ from jormungandr.ledger import BLOCK, Counters, block_from_bytes
 from jormungandr.rows import JournalRow, TransitionsRow
 from jormungandr.service.journal.database import check, connect, control_rows, read_meta
 from jormungandr.service.journal.reader import JournalReader
+from jormungandr.spec import MODEL_ID
 
-__all__ = ["StoredModel", "find_model", "generations"]
+__all__ = ["UNFINISHED", "StoredModel", "find_model", "generations", "model_folders"]
 
+#: Names of models' folders that are not finished.
+UNFINISHED = re.compile(rf"\.{MODEL_ID.pattern}\.[0-9]+")
 #: Rows read per SELECT: each is a request of up to a mebibyte.
 ROWS = 16
 
 
 def generations(data_dir: Path, model_id: str) -> list[Path]:
     """Return the folders of a model id, of living and deleted ones, oldest generation first."""
-    found = [
-        (int(folder.name.rpartition(".")[2]), folder)
-        for folder in (data_dir / "models").glob(f"{model_id}.*")
-        if folder.name.rpartition(".")[2].isdigit() and (folder / "journal.db").is_file()
-    ]
+    found = []
+    for folder in (data_dir / "models").iterdir():
+        name, _, generation = folder.name.rpartition(".")
+        if name == model_id and generation.isdecimal() and (folder / "journal.db").is_file():
+            found.append((int(generation), folder))
     return [folder for _, folder in sorted(found)]
+
+
+def model_folders(data_dir: Path, model: str | None) -> list[Path]:
+    """Return the folders of one model, or of all.
+
+    Args:
+        data_dir: of a service.
+        model: an id, which is all its generations, or ``id.generation``; None is every model.
+
+    Raises:
+        DataDirError: no such directory.
+        ModelUnknown: no such model in it.
+    """
+    if model is None:
+        return sorted(path.parent for path in (data_dir / "models").glob("[!.]*/journal.db"))
+    newest = find_model(data_dir, model)
+    return [newest] if "." in model else generations(data_dir, model)
 
 
 def find_model(data_dir: Path, model: str) -> Path:
@@ -46,11 +67,10 @@ def find_model(data_dir: Path, model: str) -> Path:
     """
     if not (data_dir / "models").is_dir():
         raise DataDirError(str(data_dir), "a data directory of a service", "none")
-    model_id, _, generation = model.partition(".")
-    if "/" not in model:
-        for folder in reversed(generations(data_dir, model_id)):
-            if generation in ("", folder.name.rpartition(".")[2]):
-                return folder
+    model_id, dot, generation = model.partition(".")
+    for folder in reversed(generations(data_dir, model_id)):
+        if not dot or generation == folder.name.rpartition(".")[2]:
+            return folder
     ids = sorted({path.name.rpartition(".")[0] for path in (data_dir / "models").glob("[!.]*.*")})
     raise ModelUnknown("MODEL", f"one of {ids}", repr(model))
 

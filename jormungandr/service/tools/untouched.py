@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from jormungandr.errors import DataDirError
 from jormungandr.service.journal.wal_check import wal_path
 
 __all__ = ["untouched"]
@@ -23,16 +24,25 @@ def untouched(database: Path, wal: bytes | None = None) -> Iterator[tuple[Path, 
     Args:
         database: the file.
         wal: what to take for its WAL instead of the one that is there.
+
+    Raises:
+        DataDirError: it cannot be copied.
     """
     log = wal_path(database)
     if not wal and (not log.exists() or log.stat().st_size == 0):
         yield database, True
         return
-    with tempfile.TemporaryDirectory(prefix="jormungandr-") as name:
-        copy = Path(name) / database.name
-        shutil.copyfile(database, copy)
-        if wal is None:
-            shutil.copyfile(log, wal_path(copy))
-        else:
-            wal_path(copy).write_bytes(wal)
+    with contextlib.ExitStack() as stack:
+        try:
+            name = stack.enter_context(tempfile.TemporaryDirectory(prefix="jormungandr-"))
+            copy = Path(name) / database.name
+            shutil.copyfile(database, copy)
+            if wal is None:
+                shutil.copyfile(log, wal_path(copy))
+            else:
+                wal_path(copy).write_bytes(wal)
+        except OSError as error:
+            expected = f"room for a copy in {tempfile.gettempdir()}"
+            remedy = "TMPDIR names another place"
+            raise DataDirError(str(database), expected, error, remedy) from None
         yield copy, False

@@ -20,22 +20,22 @@ from jormungandr.service.child.process import THREADS
 from jormungandr.service.journal.wal_check import check_wal
 from jormungandr.service.lock import reading
 from jormungandr.service.tools.file_check import check_files, check_top
-from jormungandr.service.tools.findings import Finding, damage, gap, proven
+from jormungandr.service.tools.findings import Finding, damage, gap, proven, undone
 from jormungandr.service.tools.journal_check import JournalCheck
-from jormungandr.service.tools.stored import find_model, generations
+from jormungandr.service.tools.stored import model_folders
 from jormungandr.service.tools.untouched import untouched
 
-__all__ = ["check_model", "model_folders", "verify"]
+__all__ = ["check_model", "verify"]
 
 
 def verify(
-    data_dir: Path, model_id: str | None = None, *, full: bool = False, rebuild: bool = True
+    data_dir: Path, model: str | None = None, *, full: bool = False, rebuild: bool = True
 ) -> Iterator[Finding]:
     """Check a data directory that no server uses.
 
     Args:
         data_dir: of a service.
-        model_id: only this one, in all its generations.
+        model: only this one: an id, in all its generations, or ``id.generation``.
         full: run the learner again from the first row, where it is kept.
         rebuild: run the learner again at all.
 
@@ -44,22 +44,10 @@ def verify(
         ModelUnknown: it holds no such model.
     """
     with reading(data_dir):
-        if model_id is None:
+        if model is None:
             yield from check_top(data_dir)
-        for folder in model_folders(data_dir, model_id):
+        for folder in model_folders(data_dir, model):
             yield from check_model(folder, rebuild, full)
-
-
-def model_folders(data_dir: Path, model_id: str | None) -> list[Path]:
-    """Return the folders of one model id, or of all.
-
-    Raises:
-        ModelUnknown: there is none of that id.
-    """
-    if model_id is not None:
-        find_model(data_dir, model_id)
-        return generations(data_dir, model_id)
-    return sorted(path.parent for path in (data_dir / "models").glob("[!.]*/journal.db"))
 
 
 def check_model(folder: Path, rebuild: bool = False, full: bool = False) -> Iterator[Finding]:
@@ -121,6 +109,6 @@ def _rebuilt(
         for line in process.stdout:
             yield Finding(*json.loads(line))
     if process.returncode:
-        yield gap(
-            name, f"the learner was not run again: its process ended with {process.returncode}"
-        )
+        status = process.returncode
+        text = f"the learner was not run again to the end: its process ended with {status}"
+        yield undone(name, text)
