@@ -233,6 +233,11 @@ class C51(Part, frozen=True):
         target_interval: updates between copies to the target network.
         n_step: steps of reward before the bootstrap.
         double: choose the bootstrap action with the online network (van Hasselt et al. 2016).
+        averaging: weight that the policy keeps at each update, the rest being the online network's:
+            policies act with the exponential average of the weights (Polyak and Juditsky 1992).
+            Early on it keeps less, so that the first weights do not stay. 0 acts with the newest.
+        engine: what computes gradients: ``closed_form``, for networks of plain layers and several
+            times faster there, or ``autograd``. None is the fastest there is for the model.
     """
 
     atoms: int = 51
@@ -246,6 +251,8 @@ class C51(Part, frozen=True):
     target_interval: int = 200
     n_step: int = 1
     double: bool = False
+    averaging: float = 0.0
+    engine: Literal["closed_form", "autograd"] | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.hidden, int):
@@ -287,6 +294,7 @@ class C51(Part, frozen=True):
         )
         require(self.target_interval >= 1, "c51.target_interval", ">= 1", self.target_interval)
         require(1 <= self.n_step <= 256, "c51.n_step", "1..256", self.n_step)
+        require(0 <= self.averaging < 1, "c51.averaging", "0..1, without 1", self.averaging)
 
     @property
     def layers(self) -> tuple[int, ...]:
@@ -306,6 +314,8 @@ class Replay(Part, frozen=True):
         priority_epsilon: added to every priority.
         is_normalizer: weights are divided by their maximum over the ``batch`` or the ``buffer``.
         window_idle: training transitions after which an n-step window nobody continues is closed.
+        priority: of a transition: its ``cross_entropy`` loss, or that less the entropy of its
+            target (``kl``; Hessel et al. 2018), which is 0 for what is predicted exactly.
     """
 
     capacity: int = 100_000
@@ -315,6 +325,7 @@ class Replay(Part, frozen=True):
     priority_epsilon: float = 1e-6
     is_normalizer: Literal["batch", "buffer"] = "batch"
     window_idle: int = 10_000
+    priority: Literal["cross_entropy", "kl"] = "cross_entropy"
 
     def __post_init__(self) -> None:
         require(1 <= self.capacity <= 100_000_000, "replay.capacity", "1..1e8", self.capacity)

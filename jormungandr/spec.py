@@ -124,6 +124,14 @@ class ModelSpec(Part, frozen=True):
             hidden = (512,) if self.observation.is_image else (128, 128)
             resolved = msgspec.structs.replace(self.c51, hidden=hidden)
             msgspec.structs.force_setattr(self, "c51", resolved)
+        image, engine = self.observation.is_image, self.c51.engine
+        plain = not image or engine != "closed_form"
+        require(plain, "c51.engine", "'autograd' for images, which have convolutions", engine)
+        if engine is None:
+            resolved = msgspec.structs.replace(
+                self.c51, engine="autograd" if image else "closed_form"
+            )
+            msgspec.structs.force_setattr(self, "c51", resolved)
         require(0 <= self.seed < 2**63, "seed", "0..2**63-1", self.seed)
         require(1 <= self.threads <= 1024, "threads", "1..1024", self.threads)
         weights, here = self._weights(), "with these observations, actions and atoms"

@@ -160,7 +160,7 @@ class Losses:
 
 
 class C51:
-    """Online and target network, optimizer, and the update.
+    """Online and target network, optimizer, and the update, its gradient by autograd.
 
     Args:
         spec: the model's specification.
@@ -174,11 +174,23 @@ class C51:
         self.online.set_weights(weights)
         self.target.set_weights(weights)
         self.target.requires_grad_(False)
+        #: What policies act with, if that is not the online network.
+        self.average: Network | None = None
+        if spec.c51.averaging:
+            self.average = Network(spec)
+            self.average.set_weights(weights)
+            self.average.requires_grad_(False)
+        self._averaged = 0  # updates in it
         low, high = spec.c51.support
         self.support = categorical.support(low, high, spec.c51.atoms)
-        assert spec.c51.adam_eps is not None  # the spec resolved it
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Make what a step needs besides the networks."""
+        c = self.spec.c51
+        assert c.adam_eps is not None  # the spec resolved it
         self.optimizer = torch.optim.Adam(
-            self.online.parameters(), lr=spec.c51.lr, eps=spec.c51.adam_eps, fused=True
+            self.online.parameters(), lr=c.lr, eps=c.adam_eps, fused=True
         )
 
     def update(self, batch: Batch) -> Update:
@@ -207,13 +219,46 @@ class C51:
             grad_norm=norm,
             clipped_low=low,
             clipped_high=high,
-            priority=losses.detach().numpy(),
+            priority=self._priorities(losses.detach().numpy(), target.numpy()),
         )
+
+    def _priorities(
+        self, losses: NDArray[np.float32], target: NDArray[np.float32]
+    ) -> NDArray[np.float32]:
+        """Return (B,) priorities: the cross-entropies, or what they are above the least possible.
+
+        A target that is spread out has a large cross-entropy even where it is met exactly; its
+        own entropy is that least (Hessel et al. 2018, "The Integrated Agent").
+        """
+        if self.spec.replay.priority == "cross_entropy":
+            return losses
+        with np.errstate(divide="ignore", invalid="ignore"):
+            least = -np.where(target > 0, target * np.log(target), 0).sum(axis=1)
+        return np.asarray(np.maximum(losses - least, 0), dtype=np.float32)
+
+    @property
+    def acting(self) -> Network:
+        """The network that policies act with."""
+        return self.online if self.average is None else self.average
+
+    @torch.no_grad()
+    def move_average(self) -> None:
+        """Take the online network into the average, after a step.
+
+        At first the average is over about the last tenth of all updates.
+        """
+        if self.average is None:
+            return
+        self._averaged += 1
+        kept = min(self.spec.c51.averaging, self._averaged / (self._averaged + 10))
+        pairs = zip(self.average.parameters(), self.online.parameters(), strict=True)
+        for average, newest in pairs:
+            average.lerp_(newest, 1 - kept)
 
     @torch.no_grad()
     def losses(self, batch: Batch) -> Losses:
-        """Measure a batch without learning from it."""
-        logits, auxiliary = self.online(torch.from_numpy(batch.observation))
+        """Measure the network that acts on a batch, without learning from it."""
+        logits, auxiliary = self.acting(torch.from_numpy(batch.observation))
         target, _, _ = self._target_distribution(batch)
         categorical_losses = transition_losses(logits, torch.from_numpy(batch.action), target)
         labelled = np.flatnonzero(batch.label >= 0)
@@ -242,8 +287,9 @@ class C51:
         return target, float(low.mean()), float(high.mean())
 
     def finite(self) -> bool:
-        """Whether every weight of the online network is finite."""
-        weights = (parameter.detach().numpy() for parameter in self.online.parameters())
+        """Whether every weight that a step changes is finite."""
+        networks = [self.online] if self.average is None else [self.online, self.average]
+        weights = (p.detach().numpy() for network in networks for p in network.parameters())
         return all(bool(np.isfinite(weight).all()) for weight in weights)
 
     def copy_target(self) -> None:
@@ -253,12 +299,23 @@ class C51:
     def state(self) -> dict[str, NDArray[Any]]:
         """Return every number an update depends on, as copies by name."""
         arrays: dict[str, NDArray[Any]] = {}
-        for part, network in (("online", self.online), ("target", self.target)):
+        for part, network in self._networks():
             arrays |= {f"{part}.{name}": a for name, a in network.get_weights().items()}
-        for name, parameter in self.online.named_parameters():
-            for key, value in self.optimizer.state.get(parameter, {}).items():
-                arrays[f"adam.{name}.{key}"] = value.detach().numpy().copy()
-        return arrays
+        if self.average is not None:
+            arrays["averaged"] = np.array(self._averaged)
+        return arrays | {f"adam.{name}": a for name, a in self._optimizer_state().items()}
+
+    def _networks(self) -> list[tuple[str, Network]]:
+        found = [("online", self.online), ("target", self.target)]
+        return found if self.average is None else [*found, ("average", self.average)]
+
+    def _optimizer_state(self) -> dict[str, NDArray[Any]]:
+        """Return copies of Adam's averages and counts, by parameter and key."""
+        return {
+            f"{name}.{key}": value.detach().numpy().copy()
+            for name, parameter in self.online.named_parameters()
+            for key, value in self.optimizer.state.get(parameter, {}).items()
+        }
 
     def restore(self, state: dict[str, NDArray[Any]]) -> None:
         """Take over a state."""
@@ -266,12 +323,18 @@ class C51:
         def part(prefix: str) -> dict[str, NDArray[Any]]:
             return {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
 
-        self.online.set_weights(part("online."))
-        self.target.set_weights(part("target."))
+        for name, network in self._networks():
+            network.set_weights(part(f"{name}."))
+        self._averaged = int(state.get("averaged", 0))
+        self._restore_optimizer(part("adam."))
+
+    def _restore_optimizer(self, state: dict[str, NDArray[Any]]) -> None:
         self.optimizer.state.clear()
         for name, parameter in self.online.named_parameters():
-            saved = part(f"adam.{name}.")
+            saved = {
+                key: torch.from_numpy(state[f"{name}.{key}"].copy())
+                for key in ("step", "exp_avg", "exp_avg_sq")
+                if f"{name}.{key}" in state
+            }
             if saved:
-                self.optimizer.state[parameter] = {
-                    key: torch.from_numpy(value.copy()) for key, value in saved.items()
-                }
+                self.optimizer.state[parameter] = saved

@@ -20,6 +20,7 @@ from jormungandr.columns import TRAIN, VALIDATION, Columns
 from jormungandr.errors import CheckpointError, InvalidValue, JormungandrError
 from jormungandr.learner.c51 import C51, Batch, Losses, Update
 from jormungandr.learner.checkpoint import read_checkpoint, write_checkpoint
+from jormungandr.learner.closed_form import ClosedFormC51
 from jormungandr.learner.episodes import EpisodeReturns
 from jormungandr.learner.network import numeric_threads
 from jormungandr.learner.nstep import NStepWindows
@@ -107,7 +108,10 @@ class Core:
         o = spec.observation
         masked = len(spec.action_set) if spec.action_masks else 0
         initialisation, self._sampling, self._acting = streams(spec.seed)
-        self.algorithm = C51(spec, initialisation)
+        # The engine is of the specification, never of what happens to be installed: recovery
+        # computes with the same one.
+        engine = ClosedFormC51 if spec.c51.engine == "closed_form" else C51
+        self.algorithm: C51 = engine(spec, initialisation)
         self.replay = Replay(spec.replay, o.stored_shape, o.stored_dtype, masked)
         self.validation = ValidationStore(
             spec.validation.capacity, o.stored_shape, o.stored_dtype, masked
@@ -156,15 +160,16 @@ class Core:
         p = self.progress
         if self._snapshot is None or self._snapshot.version != self.served_version:
             state, moments = self._good if self.diverged else ({}, self._latched)
+            acting = "online." if self.algorithm.average is None else "average."
             self._snapshot = PolicySnapshot(
                 spec=self.spec,
                 version=self.served_version,
                 update_count=p.diverged_updates if self.diverged else p.updates,
                 transitions=p.latched,
                 weights=(
-                    {name: array.copy() for name, array in _part(state, "online.").items()}
+                    {name: array.copy() for name, array in _part(state, acting).items()}
                     if state
-                    else self.algorithm.online.get_weights()
+                    else self.algorithm.acting.get_weights()
                 ),
                 mean=moments[0].copy(),
                 var=moments[1].copy(),
@@ -382,6 +387,8 @@ class Core:
             result = self.algorithm.update(self._batch(sample, moments))
         self.last_update = result
         # With a finite gradient a step may still ruin the weights, and then it is too late to skip.
+        if result.finite:
+            self.algorithm.move_average()
         ruined = result.finite and not self.algorithm.finite()
         if not result.finite or ruined:
             p.non_finite += 1

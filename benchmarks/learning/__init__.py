@@ -1,0 +1,1 @@
+"""How well agents learn: ours beside Stable-Baselines3's, on the same tasks by the same harness."""
