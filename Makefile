@@ -39,6 +39,7 @@ soak: setup
 	$(BIN)/python -m tests.faults.test_kill_loop --kills $(KILLS) $(SOAK_ARGS)
 	BODIES=$(BODIES) $(BIN)/python -m pytest -q -s tests/edge/test_mutated_bodies.py
 	$(BIN)/python -m tests.faults.test_delete_race --deletions $(DELETIONS)
+	$(BIN)/python -m tests.faults.test_outage --seconds 60
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

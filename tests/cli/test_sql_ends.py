@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,15 @@ def started(data: str, statement: str) -> subprocess.Popen[bytes]:
     )
 
 
+@pytest.fixture
+def listening() -> Iterator[None]:
+    """What is started hears Ctrl-C, also where these tests run in the background of a shell."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("listening")
 def test_interrupted(data: str) -> None:
     """Ctrl-C ends a statement that would never end."""
     process = started(data, COUNT.format("", "count(*)"))
