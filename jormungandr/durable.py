@@ -16,13 +16,18 @@ def write_synced(path: Path, data: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def make_folder(path: Path) -> None:
-    """Make a folder, and those above it that are missing, so that a power cut forgets none."""
+def make_folder(path: Path, mode: int = 0o777) -> None:
+    """Make a folder, and those above it that are missing, so that a power cut forgets none.
+
+    Args:
+        path: of the folder; one that is there stays as it is.
+        mode: who may do what in it, less what the process's umask takes; of this folder alone.
+    """
     path = path.absolute()
     if path.is_dir():
         return
     make_folder(path.parent)
-    path.mkdir(exist_ok=True)
+    path.mkdir(mode, exist_ok=True)
     sync_folder(path.parent)
 
 

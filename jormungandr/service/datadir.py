@@ -39,6 +39,7 @@ class DataDir:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
+            make_folder(path, 0o700)  # every observation is in it, in clear
             make_folder(path / "models")
             self.lock = Lock(path)
         except OSError as error:

@@ -198,3 +198,13 @@ def test_shutdown_with_an_open_barrier(tmp_path: Path, sign: int) -> None:
             assert b'"draining"' in answer.read()
             assert server.process.wait(DEADLINE) == 0
     assert "Traceback" not in (tmp_path / "stderr").read_text()
+
+
+def test_directory_is_the_owners_alone(tmp_path: Path) -> None:
+    """One that `serve` makes is closed to others; one that is there stays as its owner made it."""
+    theirs = tmp_path / "theirs"
+    theirs.mkdir(mode=0o755)
+    theirs.chmod(0o755)
+    for path, mode in ((tmp_path / "a" / "new", 0o700), (theirs, 0o755)):
+        DataDir(path).close()
+        assert path.stat().st_mode & 0o777 == mode
