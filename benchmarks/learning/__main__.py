@@ -9,7 +9,7 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from benchmarks.learning.contenders import CONTENDERS
+from benchmarks.learning.contenders import CONTENDERS, enters
 from benchmarks.learning.report import table
 from benchmarks.learning.runs import RESULTS, known, perform
 from benchmarks.learning.tasks import TASKS
@@ -29,14 +29,16 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "quick.jsonl"
             for contender in given.contenders:
-                perform("ou-1344", contender, 0, path)
+                if enters(contender, TASKS["ou-1344"]):
+                    perform("ou-1344", contender, 0, path)
             print(table(known(path)))
         return
     there = {run.key for run in known(given.results)}
     for seed in () if given.report else given.seeds:
         for task in given.tasks:
             for contender in given.contenders:
-                if (task, contender, seed) not in there:
+                new = (task, contender, seed) not in there
+                if new and enters(contender, TASKS[task]):
                     run = perform(task, contender, seed, given.results)
                     last = run.evaluations[-1]
                     print(f"{task} {contender} seed {seed}: {last} {run.seconds} s", flush=True)

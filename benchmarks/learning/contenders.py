@@ -15,12 +15,26 @@ from jormungandr.policy import PolicySnapshot
 from jormungandr.spec import preset_names
 from jormungandr_wrappers import RemoteActor
 
-__all__ = ["CONTENDERS", "Train"]
+__all__ = ["CONTENDERS", "Train", "enters"]
 
 #: Train with a seed; after every `task.every` steps yield (steps, act, what is worth noting).
 Train = Callable[[Task, int], Iterator[tuple[int, Act, dict[str, Any]]]]
 
-#: The settings published with Stable-Baselines3, rl-baselines3-zoo, hyperparams/{dqn,qrdqn}.yml.
+#: Of Acrobot and LunarLander alike.
+_SLOW: dict[str, Any] = {
+    "learning_rate": 6.3e-4,
+    "batch_size": 128,
+    "buffer_size": 50_000,
+    "learning_starts": 0,
+    "gamma": 0.99,
+    "target_update_interval": 250,
+    "train_freq": 4,
+    "gradient_steps": -1,
+    "exploration_fraction": 0.12,
+    "exploration_final_eps": 0.1,
+    "policy_kwargs": {"net_arch": [256, 256]},
+}
+#: The settings published with Stable-Baselines3, rl-baselines3-zoo, hyperparams/dqn.yml.
 ZOO_DQN: dict[str, dict[str, Any]] = {
     "CartPole-v1": {
         "learning_rate": 2.3e-3,
@@ -35,19 +49,8 @@ ZOO_DQN: dict[str, dict[str, Any]] = {
         "exploration_final_eps": 0.04,
         "policy_kwargs": {"net_arch": [256, 256]},
     },
-    "Acrobot-v1": {
-        "learning_rate": 6.3e-4,
-        "batch_size": 128,
-        "buffer_size": 50_000,
-        "learning_starts": 0,
-        "gamma": 0.99,
-        "target_update_interval": 250,
-        "train_freq": 4,
-        "gradient_steps": -1,
-        "exploration_fraction": 0.12,
-        "exploration_final_eps": 0.1,
-        "policy_kwargs": {"net_arch": [256, 256]},
-    },
+    "Acrobot-v1": _SLOW,
+    "LunarLander-v3": _SLOW,
     "MountainCar-v0": {
         "learning_rate": 4e-3,
         "batch_size": 128,
@@ -59,19 +62,6 @@ ZOO_DQN: dict[str, dict[str, Any]] = {
         "gradient_steps": 8,
         "exploration_fraction": 0.2,
         "exploration_final_eps": 0.07,
-        "policy_kwargs": {"net_arch": [256, 256]},
-    },
-    "LunarLander-v3": {
-        "learning_rate": 6.3e-4,
-        "batch_size": 128,
-        "buffer_size": 50_000,
-        "learning_starts": 0,
-        "gamma": 0.99,
-        "target_update_interval": 250,
-        "train_freq": 4,
-        "gradient_steps": -1,
-        "exploration_fraction": 0.12,
-        "exploration_final_eps": 0.1,
         "policy_kwargs": {"net_arch": [256, 256]},
     },
 }
@@ -137,3 +127,8 @@ CONTENDERS: dict[str, Train] = {
     "SB3 DQN, RL Zoo": sb3("DQN", ZOO_DQN),
     "SB3 PPO": sb3("PPO", {}),
 }
+
+
+def enters(contender: str, task: Task) -> bool:
+    """Whether it differs from the others on a task: tuned settings are for some of them alone."""
+    return contender != "SB3 DQN, RL Zoo" or task.env_id in ZOO_DQN
