@@ -24,7 +24,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import multiprocessing
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -192,6 +194,33 @@ def probe(arguments: list[str]) -> None:
     print(json.dumps({"latencies": latencies, "errors": errors}))
 
 
+def floor(arguments: list[str]) -> None:
+    """Run as a process: seconds; asks a server that does nothing else for a line, at that pace."""
+    (seconds,) = arguments
+    latencies = []
+    with multiprocessing.get_context("spawn").Pool(1) as pool, socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        echoing = pool.apply_async(_echo, (listening,))
+        with socket.create_connection(listening.getsockname()) as own:
+            end = time.monotonic() + float(seconds)
+            while time.monotonic() < end:
+                begun = time.perf_counter()
+                own.sendall(b"?")
+                own.recv(1)
+                latencies.append(time.perf_counter() - begun)
+                time.sleep(max(0.0, PROBE - (time.perf_counter() - begun)))
+        echoing.get()
+    print(json.dumps({"latencies": latencies[10:]}))
+
+
+def _echo(listening: socket.socket) -> None:
+    own, _ = listening.accept()
+    with own:
+        while received := own.recv(1):
+            own.sendall(received)
+
+
 def actor(arguments: list[str]) -> None:
     """Run as a process: url, token, name, seconds; acts, sends, and does as it is told."""
     url, token, name, seconds = arguments
@@ -290,6 +319,7 @@ def measure(server: Server, seconds: float, short: float) -> int:
         children.start("flood", host, port, token["flood"], f"{run:x}-", count, rate, lasting)
 
     def others(lasting: float) -> None:
+        children.start("floor", lasting)
         children.start("probe", server.url, token["probe"], lasting)
         for n in range(ACTORS):
             name = f"actor{n}"
@@ -300,7 +330,7 @@ def measure(server: Server, seconds: float, short: float) -> int:
         operator.act([[0.0, 1.0, 2.0, 3.0]])  # its first policy is there
         time.sleep(1.5)  # tokens are read again every second
         others(short)
-        quiet, *paced = children.results()
+        bare, quiet, *paced = children.results()
         p50, p99 = (_percentile(quiet["latencies"], q) for q in (50, 99))
         print(f"unloaded: action p50 {1e3 * p50:.2f} ms, p99 {1e3 * p99:.2f} ms", flush=True)
         peaks = {}
@@ -319,7 +349,7 @@ def measure(server: Server, seconds: float, short: float) -> int:
         watch.start()
         flooded(CONNECTIONS, 10 * peak / ROWS, seconds)
         others(seconds)
-        load, probed, *acted = children.results()
+        load, jostled, probed, *acted = children.results()
         watch.done.set()
         worth.append(load["goodput"] * seconds / (own_time(pid) - spent))
         settled = calm(operator, max(4 * (p99 + 0.005), 0.1))
@@ -336,6 +366,7 @@ def measure(server: Server, seconds: float, short: float) -> int:
         f" answers {load['answers']}, accepted requests p99 {load['p99']:.2f} s\n"
         f"overload: action p50 {1e3 * _percentile(probed['latencies'], 50):.2f} ms, p99"
         f" {1e3 * busy:.2f} ms, errors {probed['errors']}\n"
+        f"{_machine(bare, jostled)}\n"
         f"overload: actors got {', '.join(f'{share:.0%}' for share in shares)} of what they get"
         " alone\n"
         f"rows for a second of the server's own time: {max(worth[:-1]):,.0f} at the peak,"
@@ -361,6 +392,13 @@ def measure(server: Server, seconds: float, short: float) -> int:
     return 0 if all(promises.values()) else 1
 
 
+def _machine(*probes: dict[str, Any]) -> str:
+    """Return what the machine itself takes, when it is idle and when it is not."""
+    quiet, busy = (1e3 * _percentile(one["latencies"], 99) for one in probes)
+    what = "a byte to an idle process and back, the machine's own share: p99"
+    return f"{what} {quiet:.2f} ms unloaded, {busy:.2f} ms in the overload"
+
+
 def _metrics(server: Server) -> str:
     """Return how many forward passes were made for how many requests."""
     import urllib.request
@@ -376,7 +414,7 @@ def _metrics(server: Server) -> str:
 
 
 if __name__ == "__main__":
-    parts = {"flood": flood, "probe": probe, "actor": actor}
+    parts = {"flood": flood, "probe": probe, "actor": actor, "floor": floor}
     if len(sys.argv) > 1 and sys.argv[1] in parts:
         parts[sys.argv[1]](sys.argv[2:])
     else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import gc
 import socket
 import sys
 from typing import Any
@@ -30,6 +29,7 @@ def run(arguments: argparse.Namespace) -> int:
     from jormungandr.service.access.hosts import Hosts
     from jormungandr.service.access.keyring import FileKeyring
     from jormungandr.service.app import create_app
+    from jormungandr.service.collecting import Collector
     from jormungandr.service.datadir import DataDir
     from jormungandr.service.http.connection import connections
     from jormungandr.service.http.watch import ConnectionLimits, Watch, open_files
@@ -60,6 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
         async def startup(self, sockets: Any = None) -> None:
             await super().startup(sockets)
             if self.started:
+                Collector(lambda: self.server_state.total_requests).start()
                 port = listener.getsockname()[1]
                 host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
                 scheme = "http" if certificates is None else "https"
@@ -107,9 +108,6 @@ def run(arguments: argparse.Namespace) -> int:
         config.ssl = certificates.context
     server = Server(config, service.drain, arguments.drain_grace)
     service.meters.connections = lambda: server.connections
-    # Modules stay for good: a collection that walks them all would hold every request for long.
-    gc.collect()
-    gc.freeze()
     server.run(sockets=[listener])
     return 0 if server.started else 1
 

@@ -7,6 +7,7 @@ for what took too long, 503 for one connection too many. The connection is close
 from __future__ import annotations
 
 import asyncio
+import socket
 from enum import Enum
 from typing import Any, cast
 
@@ -60,6 +61,7 @@ class Connection(StrictHttp):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take it, or turn it away."""
         self._real = transport
+        _send_at_once(transport)
         wrapped = cast("asyncio.Transport", Counted(transport, self._close))
         if not self._watch.admit(self, address_of(transport.get_extra_info("peername"))):
             self.transport, self._phase = wrapped, _Phase.DEAF
@@ -250,6 +252,16 @@ class Connection(StrictHttp):
         head = STATUS_LINE[error.status] + b"\r\n".join(lines) + b"\r\n\r\n"
         self.transport.write(head + body)
         self._end()
+
+
+def _send_at_once(transport: asyncio.Transport) -> None:
+    """Let no piece of an answer wait for the client to confirm the one before it: 40 ms.
+
+    uvloop sees to that, Python's own event loop only for sockets that name their protocol.
+    """
+    own = transport.get_extra_info("socket")
+    if own is not None and own.family in (socket.AF_INET, socket.AF_INET6):
+        own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
 def connections(watch: Watch) -> Any:
