@@ -74,12 +74,26 @@ _STACKED = (
 )
 _LAYERS = (
     "each layer takes what the one before it gives; the first linear one flattens an image in C"
-    " order; value and auxiliary both take what the last layer with an activation gives"
+    " order; the layers without an activation all take what the last one with an activation gives"
 )
 _DECISION = (
-    "reshape the value layer's output to (actions, atoms); softmax over the atoms of each action"
+    "softmax over the atoms of each action"
     " gives the distribution of its return; the expected value is the sum of support *"
     " probability; the action is the first of those with the highest expected value"
+)
+_PLAIN = "reshape the value layer's output to (actions, atoms); "
+_DUELING = (
+    "reshape the advantage layer's output to (actions, atoms), subtract from each atom its mean"
+    " over the actions, and add the value layer's output (atoms) to each action; "
+)
+_NOISE = (
+    "NAME.weight_sigma and NAME.bias_sigma are the deviations of weights that explore by noise;"
+    " without noise they have no part"
+)
+_RISK = (
+    "softmax over the atoms of each action gives the distribution of its return; of its worst {0:g}"
+    " of probability, taken from the lowest atom on, the mean is the score; the action is the first"
+    " of those with the highest score"
 )
 _MASKED = ", among those that the mask allows (true)"
 
@@ -128,7 +142,10 @@ def describe(snapshot: PolicySnapshot, env: Environment | None = None) -> dict[s
             "tensors": f"NAME.weight and NAME.bias in {POLICY_FILE}, float32",
             "order": _LAYERS,
             "layers": _layers(spec),
-            "decision": _DECISION + (_MASKED if spec.action_masks else ""),
+            "decision": (_DUELING if spec.c51.dueling else _PLAIN)
+            + (_DECISION if spec.risk.kind == "mean" else _RISK.format(spec.risk.level))
+            + (_MASKED if spec.action_masks else ""),
+            **({"noise": _NOISE} if spec.c51.noisy else {}),
         },
         "support": snapshot.support.tolist(),
         "actions": [
@@ -275,7 +292,7 @@ def _layers(spec: ModelSpec) -> list[dict[str, Any]]:
             "formula": "y = weight @ x + bias",
             "weight": list(shape),
             "bias": [shape[0]],
-            "activation": None if name in ("value", "auxiliary") else "relu",
+            "activation": None if name in ("value", "advantage", "auxiliary") else "relu",
         }
         if name.startswith("conv."):
             _, _, stride = CONVOLUTIONS[int(name.removeprefix("conv."))]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
 from itertools import pairwise, zip_longest
@@ -29,13 +29,25 @@ from jormungandr.errors import (
     shown,
 )
 from jormungandr.manifest import read_folder
+from jormungandr.numerics.risk import lower_tail_mean
+from jormungandr.numerics.support import Bounds
 from jormungandr.prediction import Predictor
 from jormungandr.protocol import ActionChoice, InferenceReply
 from jormungandr.questions import Question, best
 from jormungandr.spaces import pixels_first
 from jormungandr.spec import ModelSpec
 
-__all__ = ["CONVOLUTIONS", "PolicySnapshot", "layer_shapes", "normalize", "prepared", "streams"]
+__all__ = [
+    "CONVOLUTIONS",
+    "PolicySnapshot",
+    "factors",
+    "is_noisy",
+    "layer_shapes",
+    "network_noise",
+    "normalize",
+    "prepared",
+    "streams",
+]
 
 FORMAT = "jormungandr-policy-1"
 #: Name of the policy's file in a checkpoint folder.
@@ -103,6 +115,26 @@ def streams(
     return initialisation, sampling, acting
 
 
+def network_noise(seed: int) -> np.random.Generator:
+    """Return the stream of the noise in a model's updates: the child after those of `streams`."""
+    return np.random.default_rng(np.random.SeedSequence(seed).spawn(4)[3])
+
+
+def factors(count: int, rng: np.random.Generator) -> Floats:
+    """Draw f(ε) of one side of a noisy layer, (count,), where f(x) = sign(x)·√|x|.
+
+    Fortunato et al. (2018), equations 10 and 11: the noise of a weight is the product of those of
+    its output and its input, that of a bias the one of its output.
+    """
+    drawn = rng.standard_normal(count).astype(np.float32)
+    return np.asarray(np.sign(drawn) * np.sqrt(np.abs(drawn)), dtype=np.float32)
+
+
+def is_noisy(layer: str, spec: ModelSpec) -> bool:
+    """Whether a layer, by its name, has weights of noise: each that leads to the values, linear."""
+    return spec.c51.noisy and not layer.startswith("conv.") and layer != "auxiliary"
+
+
 def layer_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
     """Return the name and shape of every weight of a model's network, in order."""
     shapes: dict[str, tuple[int, ...]] = {}
@@ -119,11 +151,16 @@ def layer_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
         shapes[f"hidden.{i}.weight"] = (after, before)
         shapes[f"hidden.{i}.bias"] = (after,)
     heads = {"value": len(spec.action_set) * spec.c51.atoms}
+    if spec.c51.dueling:
+        heads = {"value": spec.c51.atoms, "advantage": heads["value"]}
     if spec.auxiliary is not None:
         heads["auxiliary"] = len(spec.auxiliary.classes)
     for name, outputs in heads.items():
         shapes[f"{name}.weight"] = (outputs, spec.c51.layers[-1])
         shapes[f"{name}.bias"] = (outputs,)
+    for name, shape in list(shapes.items()):
+        if is_noisy(name.rpartition(".")[0], spec):
+            shapes[f"{name}_sigma"] = shape
     return shapes
 
 
@@ -153,6 +190,7 @@ class _Header(msgspec.Struct):
     update_count: Count
     transitions: Count
     generation: Count
+    support: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,6 +205,7 @@ class PolicySnapshot(Predictor):
         weights: name to float32 array, as `layer_shapes` lists them.
         mean, var: (D,) float64 observation moments latched at this version; (0,) of images.
         generation: of the model.
+        bounds: lowest and highest atom of a support that fits itself; else the specification's.
     """
 
     spec: ModelSpec
@@ -177,26 +216,29 @@ class PolicySnapshot(Predictor):
     mean: NDArray[np.float64]
     var: NDArray[np.float64]
     generation: int = 1
+    bounds: Bounds | None = None
 
     @cached_property
     def support(self) -> NDArray[np.float64]:
         """The returns the distributions are over, (N,)."""
-        low, high = self.spec.c51.support
-        return np.linspace(low, high, self.spec.c51.atoms)
+        given = self.spec.c51.support
+        if given == "auto":
+            assert self.bounds is not None  # whoever made it gave them
+            given = self.bounds
+        return np.linspace(*given, self.spec.c51.atoms)
 
     @cached_property
-    def _forward(self) -> tuple[list[tuple[Floats, Floats]], Floats]:
-        """Weights as the forward pass wants them: transposed, and the support in float32."""
-        # In the order of the network: a checkpoint brings weights back in the order of their names.
+    def _forward(self) -> tuple[dict[str, tuple[Floats, Floats]], Floats]:
+        """Weights by layer as the forward pass wants them: transposed; the support in float32."""
         names = [
             n.removesuffix(".weight")
             for n in layer_shapes(self.spec)
             if n.endswith("weight") and not n.startswith("conv.")
         ]
-        layers = [
-            (np.ascontiguousarray(self.weights[f"{n}.weight"].T), self.weights[f"{n}.bias"])
+        layers = {
+            n: (np.ascontiguousarray(self.weights[f"{n}.weight"].T), self.weights[f"{n}.bias"])
             for n in names
-        ]
+        }
         return layers, self.support.astype(np.float32)
 
     def logits(self, observation: NDArray[Any]) -> tuple[Floats, Floats | None]:
@@ -213,16 +255,47 @@ class PolicySnapshot(Predictor):
                 weight, bias = (self.weights[f"conv.{i}.{part}"] for part in ("weight", "bias"))
                 x = convolved(x, weight, bias, stride)
             x = x.reshape(len(x), math.prod(x.shape[1:]))
-        depth = len(self.spec.c51.layers)
-        for weight, bias in layers[:depth]:
+        for i in range(len(self.spec.c51.layers)):
+            weight, bias = layers[f"hidden.{i}"]
             x = np.maximum(x @ weight + bias, np.float32(0))
-        weight, bias = layers[depth]
+        weight, bias = layers["value"]
         shape = (len(x), len(self.spec.action_set), self.spec.c51.atoms)
-        values = (x @ weight + bias).reshape(shape)
+        values = x @ weight + bias
+        if self.spec.c51.dueling:
+            weight, bias = layers["advantage"]
+            advantage = (x @ weight + bias).reshape(shape)
+            values = values[:, None, :] + (advantage - advantage.mean(axis=1, keepdims=True))
+        values = values.reshape(shape)
         if self.spec.auxiliary is None:
             return values, None
-        weight, bias = layers[depth + 1]
+        weight, bias = layers["auxiliary"]
         return values, x @ weight + bias
+
+    def with_noise(self, rng: np.random.Generator) -> PolicySnapshot:
+        """Return this policy of a noisy network with noise from a stream in its weights.
+
+        What a snapshot computes by itself is without noise. Layer by layer in the order of the
+        network, the noise of the inputs is drawn and then that of the outputs.
+        """
+        weights = dict(self.weights)
+        for name in layer_shapes(self.spec):
+            layer, _, part = name.rpartition(".")
+            if part == "weight" and is_noisy(layer, self.spec):
+                outputs, inputs = weights[name].shape
+                of_inputs, of_outputs = factors(inputs, rng), factors(outputs, rng)
+                noise = {"weight": np.outer(of_outputs, of_inputs), "bias": of_outputs}
+                for kind, drawn in noise.items():
+                    sigma = weights[f"{layer}.{kind}_sigma"]
+                    weights[f"{layer}.{kind}"] = weights[f"{layer}.{kind}"] + sigma * drawn
+        return replace(self, weights=weights)
+
+    def without_noise(self) -> PolicySnapshot:
+        """Return this policy as one of a network that is not noisy: the same one, if it is not."""
+        if not self.spec.c51.noisy:
+            return self
+        c51 = msgspec.structs.replace(self.spec.c51, noisy=False)
+        weights = {n: w for n, w in self.weights.items() if not n.endswith("_sigma")}
+        return replace(self, spec=msgspec.structs.replace(self.spec, c51=c51), weights=weights)
 
     def distribution(self, observation: NDArray[Any]) -> Floats:
         """Return the return distribution of every action, (B, A, N)."""
@@ -237,13 +310,13 @@ class PolicySnapshot(Predictor):
     def greedy(
         self, observation: NDArray[Any], mask: NDArray[np.bool_] | None = None
     ) -> NDArray[np.int64]:
-        """Return the best action by expected return, (B,); the first one on a tie.
+        """Return the best action by `spec.risk`, (B,); the first one on a tie.
 
         Args:
             observation: (B, *stored_shape), raw.
             mask: (B, A) which actions are allowed; None allows all.
         """
-        return best(self.values(observation), mask)
+        return best(self._scored(self.distribution(observation))[1], mask)
 
     def classify(self, observation: NDArray[Any]) -> NDArray[np.int64]:
         """Return the most likely auxiliary class, (B,).
@@ -270,8 +343,9 @@ class PolicySnapshot(Predictor):
 
         Args:
             observation: as the environment shows them; of stacked frames, the stacks.
-            rng: draws the explored actions; nothing the learner's state depends on.
-            deterministic: take the best action always; wins over `epsilon`.
+            rng: draws what is explored; nothing the learner's state depends on.
+            deterministic: take the best action always; wins over `epsilon`. Otherwise a noisy
+                network draws its noise, one for all observations.
             epsilon: probability of a uniformly random action; None is the model's schedule.
             action_masks: (B, A) which actions are allowed; of a model with action masks.
             distribution: also return the return distribution of every action.
@@ -297,21 +371,30 @@ class PolicySnapshot(Predictor):
     ) -> list[InferenceReply]:
         """Answer several requests from one forward pass, as if they had come one after another.
 
+        Of a noisy network each has a pass of its own, with noise of its own unless it is asked to
+        be deterministic. The values, and the probability of an action, are then those under that
+        noise.
+
         Args:
             questions: checked against this policy's specification.
-            rng: draws the explored actions, in the order of the questions.
+            rng: draws the noise and the explored actions, in the order of the questions.
 
         Raises:
             BodyTooLarge: the replies would have more than `REPLY_NUMBERS` values or probabilities.
         """
+        acting = self
+        if self.spec.c51.noisy:
+            if len(questions) > 1:
+                return [reply for one in questions for reply in self.answer([one], rng)]
+            acting = self if questions[0].deterministic else self.with_noise(rng)
         x = questions[0].observations
         if len(questions) > 1:
             x = np.concatenate([question.observations for question in questions])
-        values, probs = self._evaluated(x, any(q.distribution for q in questions))
+        values, scores, probs = acting._evaluated(x, any(q.distribution for q in questions))
         replies, begin = [], 0
         for question in questions:
             rows = slice(begin, begin := begin + len(question))
-            chosen, probability = question.choose(values[rows], rng)
+            chosen, probability = question.choose(scores[rows], rng)
             asked = None if probs is None or not question.distribution else probs[rows]
             replies.append(
                 InferenceReply(
@@ -326,8 +409,16 @@ class PolicySnapshot(Predictor):
             )
         return replies
 
-    def _evaluated(self, x: NDArray[Any], keep: bool) -> tuple[Floats, Floats | None]:
-        """Return values (B, A), and distributions (B, A, N) if they are to be kept.
+    def _scored(self, probs: Floats) -> tuple[Floats, Floats]:
+        """Return expected returns (B, A), and what actions are chosen by; the same for the mean."""
+        values = np.asarray(probs @ self._forward[1], dtype=np.float32)
+        if self.spec.risk.kind == "mean":
+            return values, values
+        scores = lower_tail_mean(self._forward[1], probs, self.spec.risk.level)
+        return values, np.asarray(scores, dtype=np.float32)
+
+    def _evaluated(self, x: NDArray[Any], keep: bool) -> tuple[Floats, Floats, Floats | None]:
+        """Return values and scores (B, A), and distributions (B, A, N) if they are to be kept.
 
         Raises:
             BodyTooLarge: that would be too many numbers to reply.
@@ -340,10 +431,14 @@ class PolicySnapshot(Predictor):
             raise BodyTooLarge("observations", expected, numbers, "send fewer at a time")
         if keep:
             probs = self.distribution(x)
-            return np.asarray(probs @ self._forward[1], dtype=np.float32), probs
+            return (*self._scored(probs), probs)
         rows = max(1, FORWARD_NUMBERS // (actions * atoms))
-        parts = [self.values(x[i : i + rows]) for i in range(0, max(len(x), 1), rows)]
-        return np.concatenate(parts), None
+        starts = range(0, max(len(x), 1), rows)
+        parts = [self._scored(self.distribution(x[i : i + rows])) for i in starts]
+        if len(parts) == 1:
+            return (*parts[0], None)
+        values, scores = (np.concatenate(part) for part in zip(*parts, strict=True))
+        return values, scores, None
 
     @cached_property
     def _choices(self) -> list[ActionChoice]:
@@ -377,6 +472,7 @@ class PolicySnapshot(Predictor):
             "update_count": self.update_count,
             "transitions": self.transitions,
             "generation": self.generation,
+            **({} if self.bounds is None else {"support": self.bounds}),
         }
         tensors: dict[str, NDArray[Any]] = {
             **{name: np.ascontiguousarray(array) for name, array in self.weights.items()},
@@ -394,6 +490,8 @@ class PolicySnapshot(Predictor):
         for name in sorted(self.weights):
             h.update(np.ascontiguousarray(self.weights[name]).tobytes())
         h.update(self.mean.tobytes() + self.var.tobytes())
+        if self.bounds is not None:
+            h.update(np.array(self.bounds).tobytes())
         return h.hexdigest()
 
     @classmethod
@@ -467,6 +565,12 @@ class PolicySnapshot(Predictor):
                 raise CheckpointError(f"policy.{name}", "finite numbers", "NaN or infinity")
         if (tensors["moments.var"] < 0).any():
             raise CheckpointError("policy.moments.var", "numbers >= 0", "a negative one")
+        fitted = spec.c51.support == "auto"
+        if (header.support is not None) != fitted:
+            expected = "bounds" if fitted else "none: the specification has it"
+            raise CheckpointError("policy.support", expected, header.support)
+        if header.support is not None and not _increasing(header.support):
+            raise CheckpointError("policy.support", "[lowest, highest], finite", header.support)
         return cls(
             spec=spec,
             version=header.version,
@@ -476,7 +580,12 @@ class PolicySnapshot(Predictor):
             mean=tensors["moments.mean"],
             var=tensors["moments.var"],
             generation=header.generation,
+            bounds=header.support,
         )
+
+
+def _increasing(bounds: Bounds) -> bool:
+    return math.isfinite(bounds[0]) and math.isfinite(bounds[1]) and bounds[0] < bounds[1]
 
 
 def _check_features(spec: ModelSpec, given: Sequence[str]) -> None:

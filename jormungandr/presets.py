@@ -1,12 +1,44 @@
-"""Named specifications, as the JSON form that `ModelSpec.from_dict` takes."""
+"""Named specifications, as the JSON form that `ModelSpec.from_dict` takes.
+
+Those for control tasks leave observation and actions open: ``ModelSpec.for_env(env, preset=…)``
+takes them from the environment, ``ModelSpec.preset(…, observation=…, actions=…)`` is told them.
+Names of environments are the presets that were chosen for those.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from jormungandr.errors import InvalidValue, shown
 
 __all__ = ["preset_fields", "preset_names"]
+
+
+def _over(base: Mapping[str, Any], **fields: Any) -> dict[str, Any]:
+    """Return a preset with other fields, groups field by field."""
+    merged = dict(base)
+    for key, value in fields.items():
+        merged[key] = {**merged.get(key, {}), **value} if isinstance(value, Mapping) else value
+    return merged
+
+
+#: Small control tasks on a CPU. Found on seeds from 100 on; `docs/ablations.md` has what each
+#: setting is worth. Averaged weights and uniform replay that forgets nothing keep it solved.
+_CONTROL: dict[str, Any] = {
+    "c51": {
+        "support": "auto",
+        "lr": 1e-3,
+        "adam_eps": 1.5e-4,
+        "target_interval": 100,
+        "n_step": 3,
+        "double": True,
+        "averaging": 0.999,
+    },
+    "replay": {"capacity": 150_000, "alpha": 0.0},
+    "pacing": {"learning_starts": 1_000, "updates_per_transition": 0.5},
+    "exploration": {"start": 1.0, "end": 0.05, "transitions": 8_000},
+}
 
 _OU_NOTE: dict[str, Any] = {
     "observation": {"features": ["z", "dz", "position", "time_left"]},
@@ -26,6 +58,8 @@ _OU_NOTE: dict[str, Any] = {
         "hidden": 64,
         "target_interval": 60,
         "adam_eps": 1e-8,
+        # On 20 seeds from 100 on, with labels: 0.83 on average and 0.64 at worst.
+        "averaging": 0.98,
     },
     "validation": {"evaluate_every": 11},
     "pacing": {"learning_starts": 1_000, "updates_per_transition": 1.0},
@@ -35,16 +69,63 @@ _OU_NOTE: dict[str, Any] = {
     "exploration": {"start": 1.0, "end": 0.1, "transitions": 1_344},
 }
 
-_PRESETS: dict[str, dict[str, Any]] = {"ou-note": _OU_NOTE}
+_PRESETS: dict[str, dict[str, Any]] = {
+    # The defaults, but that nobody has to know the returns first.
+    "default": {"c51": {"support": "auto"}},
+    "control": _CONTROL,
+    "ou-note": _OU_NOTE,
+    # A point for each step, 500 at most.
+    "CartPole-v1": _over(_CONTROL, c51={"support": [0.0, 100.0], "hidden": 64}),
+    # Minus one for each step.
+    "Acrobot-v1": _over(_CONTROL, c51={"support": [-100.0, 0.0]}),
+    # The same; but 0, which an untrained network expects, is more than any return, and so what was
+    # not tried looks good until it was.
+    "MountainCar-v0": _over(
+        _CONTROL,
+        c51={
+            "support": [-100.0, 100.0],
+            "atoms": 101,
+            "hidden": 64,
+            "adam_eps": 1e-8,
+            "target_interval": 300,
+            "n_step": 1,
+            "averaging": 0.9,
+        },
+        exploration={"transitions": 10_000},
+    ),
+    "LunarLander-v3": _over(
+        _CONTROL,
+        c51={"support": [-300.0, 300.0], "n_step": 5},
+        replay={"capacity": 300_000},
+        exploration={"transitions": 20_000},
+    ),
+    # Half of the actions at random to the end: what is far from the best policy's path counts too.
+    "OUSpread-v0": _over(
+        _CONTROL,
+        c51={
+            "support": [-4.0, 4.0],
+            "gamma": 0.9,
+            "lr": 1e-4,
+            "adam_eps": 1e-5,
+            "batch_size": 128,
+            "hidden": 64,
+            "n_step": 1,
+            "double": False,
+        },
+        replay={"capacity": 100_000},
+        pacing={"learning_starts": 500, "updates_per_transition": 0.25},
+        exploration={"end": 0.5, "transitions": 5_000},
+    ),
+}
 
 
 def preset_names() -> list[str]:
-    """Return the names that `ModelSpec.preset` knows."""
-    return sorted(_PRESETS)
+    """Return the names that `ModelSpec.preset` knows: the general ones, then environments."""
+    return list(_PRESETS)
 
 
 def preset_fields(name: object) -> dict[str, Any]:
-    """Return the fields of a preset.
+    """Return the fields of a preset; without ``observation`` and ``actions`` it fits any task.
 
     Raises:
         InvalidValue: none has that name.

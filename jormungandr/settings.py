@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from jormungandr.errors import InvalidValue, shown
+from jormungandr.errors import InvalidType, InvalidValue, shown
 from jormungandr.spaces import Box, Space
 
 __all__ = [
@@ -23,9 +23,11 @@ __all__ = [
     "Divergence",
     "Exploration",
     "Labels",
+    "LearningRate",
     "Observation",
     "Pacing",
     "Part",
+    "Promotion",
     "Replay",
     "Staleness",
     "Validation",
@@ -217,40 +219,101 @@ class Auxiliary(Part, frozen=True):
         )
 
 
+class LearningRate(Part, frozen=True):
+    """What becomes of the learning rate `lr` in the course of the updates.
+
+    A function of the number of completed updates and of nothing else. How long a run will be, only
+    its maker knows: `updates` is to be given.
+
+    Args:
+        kind: ``constant``; or down to `end` times `lr`, ``linear`` or as half a ``cosine``
+            (Loshchilov and Hutter 2017, equation 5, without restarts), and constant from there.
+        updates: that the way down takes; without meaning if it is constant.
+        end: what is left at the end of the way, as a share of `lr`. With 0, a model that is given
+            transitions after that learns nothing from them.
+    """
+
+    kind: Literal["constant", "linear", "cosine"] = "constant"
+    updates: int | None = None
+    end: float = 0.1
+
+    def __post_init__(self) -> None:
+        where, kinds = "c51.lr_schedule", ("constant", "linear", "cosine")
+        require(self.kind in kinds, f"{where}.kind", f"one of {list(kinds)}", self.kind)
+        if self.updates is None:
+            known = self.kind == "constant"
+            require(known, f"{where}.updates", f"a number, for {self.kind!r}", self.updates)
+        else:
+            require(1 <= self.updates < 2**63, f"{where}.updates", "1..2**63-1", self.updates)
+        require(0 <= self.end <= 1, f"{where}.end", "0..1", self.end)
+
+    def factor(self, updates: int) -> float:
+        """Return what `lr` is multiplied with after so many completed updates, 0..1."""
+        if self.kind == "constant" or self.updates is None:
+            return 1.0
+        return self.factor_at(min(1.0, updates / self.updates))
+
+    def factor_at(self, done: float) -> float:
+        """Return what `lr` is multiplied with where a share of the way is done, 0..1."""
+        if self.kind == "constant":
+            return 1.0
+        if self.kind == "cosine":
+            done = (1 - math.cos(math.pi * done)) / 2
+        return (1 - done) + self.end * done
+
+
 class C51(Part, frozen=True):
     """Categorical value learning (Bellemare, Dabney and Munos 2017, arXiv:1707.06887).
 
     Args:
         atoms: points of the support (n).
         support: lowest and highest return it can represent (n); mass outside is put at the ends.
+            ``auto`` begins where the rewards before the first update say, and reaches further at
+            an end once more than 1 % of the target mass lies beyond it.
         hidden: units of each ReLU layer, after the convolutions of an image; an integer means two
             layers of it. None is two of 128, and one of 512 for an image (Mnih et al. 2015).
         gamma: discount per step.
         lr: Adam's step size.
+        lr_schedule: what becomes of it in the course of the updates.
         adam_eps: Adam's epsilon; None is 0.01 / batch_size, the value of the paper.
         batch_size: transitions per update.
         max_grad_norm: global norm that gradients are scaled down to.
         target_interval: updates between copies to the target network.
         n_step: steps of reward before the bootstrap.
         double: choose the bootstrap action with the online network (van Hasselt et al. 2016).
+        dueling: the logits of an action are V + A − mean of A over the actions, atom by atom,
+            before the softmax over the atoms (Wang et al. 2016, equation 9). V and A are linear
+            heads on the last hidden layer, which they share; in Hessel et al. (2018) each has its
+            own.
+        noisy: learned, factorised noise in every linear layer but the auxiliary head (Fortunato et
+            al. 2018). Each update draws it, once for the online and once for the target network,
+            and so does each request for actions that is not deterministic. Epsilon stays what
+            `exploration` says: to explore by noise alone, set its start and end to 0. Held-out
+            losses, and exports to other formats than a bundle, are without noise. The engine is
+            ``autograd``.
+        noisy_sigma: standard deviation of a weight's noise at first, times √inputs.
         averaging: weight that the policy keeps at each update, the rest being the online network's:
             policies act with the exponential average of the weights (Polyak and Juditsky 1992).
             Early on it keeps less, so that the first weights do not stay. 0 acts with the newest.
-        engine: what computes gradients: ``closed_form``, for networks of plain layers and several
+        engine: what computes gradients: ``closed_form``, for plain and dueling layers and several
             times faster there, or ``autograd``. None is the fastest there is for the model.
     """
 
     atoms: int = 51
-    support: tuple[float, float] = (-10.0, 10.0)
+    support: tuple[float, float] | Literal["auto"] = (-10.0, 10.0)
     hidden: int | tuple[int, ...] | None = None
     gamma: float = 0.99
     lr: float = 5e-4
+    lr_schedule: LearningRate = LearningRate()
     adam_eps: float | None = None
     batch_size: int = 64
     max_grad_norm: float = 10.0
     target_interval: int = 200
     n_step: int = 1
     double: bool = False
+    dueling: bool = False
+    noisy: bool = False
+    noisy_sigma: float = 0.5
     averaging: float = 0.0
     engine: Literal["closed_form", "autograd"] | None = None
 
@@ -258,20 +321,8 @@ class C51(Part, frozen=True):
         if isinstance(self.hidden, int):
             msgspec.structs.force_setattr(self, "hidden", (self.hidden, self.hidden))
         require(2 <= self.atoms <= 1001, "c51.atoms", "2..1001", self.atoms)
-        low, high = self.support
-        require(
-            _finite(low) and _finite(high) and low < high,
-            "c51.support",
-            "[lowest, highest], finite and increasing",
-            self.support,
-        )
-        gap, largest = (high - low) / (self.atoms - 1), max(abs(low), abs(high))
-        require(
-            largest < FLOAT32_MAX / 2 and gap > largest * FLOAT32_EPSILON,
-            "c51.support",
-            "atoms that are finite and different in float32",
-            self.support,
-        )
+        if self.support != "auto":
+            _check_support(self.support, self.atoms)
         layers = self.layers
         require(
             1 <= len(layers) <= 8 and all(1 <= n <= 4096 for n in layers),
@@ -294,13 +345,35 @@ class C51(Part, frozen=True):
         )
         require(self.target_interval >= 1, "c51.target_interval", ">= 1", self.target_interval)
         require(1 <= self.n_step <= 256, "c51.n_step", "1..256", self.n_step)
+        schedule: Any = self.lr_schedule
+        if not isinstance(schedule, LearningRate):
+            got = type(schedule).__name__
+            raise InvalidType("c51.lr_schedule", f"a {LearningRate.__name__}", got)
+        sigma = self.noisy_sigma
+        require(sigma >= 0 and _finite(sigma), "c51.noisy_sigma", "a number >= 0", sigma)
+        closed = self.noisy and self.engine == "closed_form"
+        require(not closed, "c51.engine", "'autograd' for noisy layers", self.engine)
         require(0 <= self.averaging < 1, "c51.averaging", "0..1, without 1", self.averaging)
+
+    def rate(self, updates: int) -> float:
+        """Return Adam's step size after so many completed updates."""
+        return self.lr * self.lr_schedule.factor(updates)
 
     @property
     def layers(self) -> tuple[int, ...]:
         """Units of each hidden layer."""
         assert not isinstance(self.hidden, int)  # __post_init__ resolved it
         return (128, 128) if self.hidden is None else self.hidden
+
+
+def _check_support(support: tuple[float, float], atoms: int) -> None:
+    """Refuse bounds that no atoms fit between."""
+    (low, high), where = support, "c51.support"
+    increasing = _finite(low) and _finite(high) and low < high
+    require(increasing, where, "[lowest, highest], finite and increasing, or 'auto'", support)
+    gap, largest = (high - low) / (atoms - 1), max(abs(low), abs(high))
+    different = largest < FLOAT32_MAX / 2 and gap > largest * FLOAT32_EPSILON
+    require(different, where, "atoms that are finite and different in float32", support)
 
 
 class Replay(Part, frozen=True):
@@ -442,3 +515,58 @@ class Divergence(Part, frozen=True):
     def __post_init__(self) -> None:
         require(self.patience >= 1, "divergence.patience", ">= 1", self.patience)
         require(self.copy_every >= 1, "divergence.copy_every", ">= 1", self.copy_every)
+
+
+class Risk(Part, frozen=True):
+    """What a policy takes the best action by; what it learns is the whole distribution either way.
+
+    Args:
+        kind: ``mean``, the expected return, or ``cvar``, the mean of the worst part of the returns
+            (Acerbi and Tasche 2002). The bootstrap action is the best by the mean in both.
+        level: how large that part is, above 0 and up to 1, which is the mean again.
+    """
+
+    kind: Literal["mean", "cvar"] = "mean"
+    level: float = 0.1
+
+    def __post_init__(self) -> None:
+        require(self.kind in ("mean", "cvar"), "risk.kind", "'mean' or 'cvar'", self.kind)
+        require(0 < self.level <= 1, "risk.level", "above 0, at most 1", self.level)
+
+    @property
+    def tail(self) -> float:
+        """The part of the returns that counts: 1 is all."""
+        return self.level if self.kind == "cvar" else 1.0
+
+
+class Promotion(Part, frozen=True):
+    """Which policy a service hands out, and what a new one has to show first; docs/promotion.md.
+
+    Args:
+        serve: ``latest`` hands out the newest policy; ``champion`` the one that has shown on
+            held-out episodes that it is better than the champion before it.
+        min_episodes: pairs of held-out episodes, or episodes of either policy, that a candidate is
+            tested on, once.
+        candidate_every: updates between two candidates, at least.
+        confidence: of the one-sided lower bound of the difference that has to be above 0.
+    """
+
+    serve: Literal["latest", "champion"] = "latest"
+    min_episodes: int = 100
+    candidate_every: int = 1_000
+    confidence: float = 0.95
+
+    def __post_init__(self) -> None:
+        known = self.serve in ("latest", "champion")
+        require(known, "promotion.serve", "'latest' or 'champion'", self.serve)
+        n = self.min_episodes
+        require(2 <= n <= 10_000, "promotion.min_episodes", "2..10000", n)
+        every = self.candidate_every
+        require(1 <= every < 2**63, "promotion.candidate_every", "1..2**63-1", every)
+        sure = 0.5 < self.confidence < 1
+        require(sure, "promotion.confidence", "0.5..1, without the ends", self.confidence)
+
+    @property
+    def gated(self) -> bool:
+        """Whether what is handed out has to be promoted first."""
+        return self.serve == "champion"

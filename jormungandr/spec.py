@@ -27,10 +27,13 @@ from jormungandr.settings import (
     Divergence,
     Exploration,
     Labels,
+    LearningRate,
     Observation,
     Pacing,
     Part,
+    Promotion,
     Replay,
+    Risk,
     Staleness,
     Validation,
     require,
@@ -49,10 +52,13 @@ __all__ = [
     "Divergence",
     "Exploration",
     "Labels",
+    "LearningRate",
     "ModelSpec",
     "Observation",
     "Pacing",
+    "Promotion",
     "Replay",
+    "Risk",
     "Staleness",
     "Validation",
     "preset_names",
@@ -82,7 +88,8 @@ class ModelSpec(Part, frozen=True):
         seed: of every random stream the state depends on.
         split_scope: ``transition`` lets an episode mix splits; ``episode`` keeps its first one.
         threads: that torch computes with.
-        c51, replay, validation, pacing, exploration, staleness, labels, divergence: see the groups.
+        c51, replay, validation, pacing, exploration, staleness, labels, divergence, promotion,
+            risk: see the groups.
 
     Raises:
         InvalidInput: (any of its classes) naming the field, what was expected and what was given.
@@ -105,6 +112,8 @@ class ModelSpec(Part, frozen=True):
     staleness: Staleness = Staleness()
     labels: Labels = Labels()
     divergence: Divergence = Divergence()
+    promotion: Promotion = Promotion()
+    risk: Risk = Risk()
 
     def __post_init__(self) -> None:
         for name, kind in _GROUPS.items():
@@ -128,8 +137,9 @@ class ModelSpec(Part, frozen=True):
         plain = not image or engine != "closed_form"
         require(plain, "c51.engine", "'autograd' for images, which have convolutions", engine)
         if engine is None:
+            plain = not image and not self.c51.noisy
             resolved = msgspec.structs.replace(
-                self.c51, engine="autograd" if image else "closed_form"
+                self.c51, engine="closed_form" if plain else "autograd"
             )
             msgspec.structs.force_setattr(self, "c51", resolved)
         require(0 <= self.seed < 2**63, "seed", "0..2**63-1", self.seed)
@@ -145,13 +155,15 @@ class ModelSpec(Part, frozen=True):
 
     def _weights(self) -> int:
         """Return how many weights the linear layers have; convolutions have few."""
-        o, aux = self.observation, self.auxiliary
+        o, aux, c = self.observation, self.auxiliary, self.c51
         inputs = o.stored_shape[0]
         if o.is_image:  # what three convolutions leave
             height, width = (((side - 8) // 4 - 3) // 2 - 1 for side in image_axes(o.shape)[:2])
             inputs = 64 * height * width
-        heads = len(self.action_set) * self.c51.atoms + (len(aux.classes) if aux else 0)
-        return sum(a * b for a, b in pairwise((inputs, *self.c51.layers, heads)))
+        heads = (len(self.action_set) + c.dueling) * c.atoms
+        found = sum(a * b for a, b in pairwise((inputs, *c.layers, heads)))
+        # Each noisy weight is two: a mean and a deviation.
+        return found * (1 + c.noisy) + (c.layers[-1] * len(aux.classes) if aux else 0)
 
     @property
     def action_set(self) -> tuple[Action, ...]:
@@ -166,7 +178,9 @@ class ModelSpec(Part, frozen=True):
             raise InvalidType("spec", "an object", type(d).__name__)
         fields = dict(d)
         if "preset" in fields:
-            fields = _merge(preset_fields(fields.pop("preset")), fields)
+            name = fields.pop("preset")
+            fields = _merge(preset_fields(name), fields)
+            _check_told(name, fields)
         try:
             return msgspec.convert(fields, cls)
         except msgspec.ValidationError as error:
@@ -185,7 +199,11 @@ class ModelSpec(Part, frozen=True):
         """Return a named spec; keyword arguments override its fields, groups field by field.
 
         ``ou-note`` is the experiment of the release note: 28 training episodes of 48 steps give
-        exactly 344 updates and 31 evaluations.
+        exactly 344 updates and 31 evaluations. The other ones leave the environment open:
+        `for_env` takes them with what it shows, here `observation` and `actions` must be given.
+
+        Raises:
+            MissingField: the preset has no observation or actions, and none were given.
         """
         return cls.from_dict({**overrides, "preset": name})
 
@@ -195,17 +213,25 @@ class ModelSpec(Part, frozen=True):
 
         The environment is the bare one: with ``observation={"frame_stack": 4}`` or
         ``action_repeat=4``, `jormungandr_wrappers.SpecifiedEnv` makes it what the model sees.
+        ``preset="control"`` is what the other fields override; of one that names features and
+        actions of its own, such as ``ou-note``, those stay.
 
         Raises:
-            InvalidValue: a space that is not supported, or actions that are no Discrete from 0.
+            InvalidValue: a space that is not supported, actions that are no Discrete from 0, or a
+                preset whose own observation and actions are not the environment's.
         """
         fields = _from_spaces(env)
         given = overrides.pop("observation", {})
         if not isinstance(given, Mapping):
             raise InvalidType("observation", "an object", shown(given))
-        return cls.from_dict(
-            {**fields, **overrides, "observation": {**fields["observation"], **given}}
-        )
+        own = preset_fields(overrides["preset"]) if "preset" in overrides else {}
+        if "observation" not in own:
+            given = {**fields["observation"], **given}
+        taken = {} if "actions" in own else {"actions": fields["actions"]}
+        spec = cls.from_dict({**taken, **overrides, "observation": given})
+        if own.keys() & {"observation", "actions"}:
+            _check_shown(overrides["preset"], spec, cls.from_dict(fields))
+        return spec
 
     def mismatches(self, given: Mapping[str, Any]) -> list[str]:
         """Return the paths at which a partial spec differs from this one; absent ones match."""
@@ -214,7 +240,9 @@ class ModelSpec(Part, frozen=True):
         mine, fields = self.to_dict(), dict(given)
         if "preset" in fields:
             fields = _merge(preset_fields(fields.pop("preset")), fields)
-        filled = ModelSpec.from_dict(_merge(mine, fields)).to_dict()
+        # What was resolved from other fields is resolved anew, unless it is given too.
+        base = {**mine, "c51": {k: v for k, v in mine["c51"].items() if k != "engine"}}
+        filled = ModelSpec.from_dict(_merge(base, fields)).to_dict()
         return _differences(fields, filled, mine, "")
 
 
@@ -231,6 +259,8 @@ _GROUPS: dict[str, type[Part]] = {
     "staleness": Staleness,
     "labels": Labels,
     "divergence": Divergence,
+    "promotion": Promotion,
+    "risk": Risk,
 }
 
 
@@ -256,6 +286,23 @@ def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
         both = both and not (key == "observation" and _WHAT & value.keys())
         merged[key] = _merge(old, value) if both else value  # type: ignore[arg-type]
     return merged
+
+
+def _check_told(preset: str, fields: Mapping[str, Any]) -> None:
+    """Refuse a preset that leaves the environment open when nothing says what it shows."""
+    for name in ("observation", "actions"):
+        if name not in fields:
+            remedy = f"ModelSpec.for_env(env, preset={preset!r}) takes both from an environment"
+            raise MissingField(name, f"a value beside preset {preset!r}", "nothing", remedy)
+
+
+def _check_shown(preset: str, spec: ModelSpec, shown: ModelSpec) -> None:
+    """Refuse a preset whose observation or actions are not what an environment has."""
+    mine, theirs = ((s.observation.described, len(s.action_set)) for s in (spec, shown))
+    if not spec.observation.sees(theirs[0]) or mine[1] != theirs[1]:
+        expected = f"one of {theirs[0]} and {theirs[1]} actions, as the environment has"
+        got = f"{preset!r}, of {mine[0]} and {mine[1]} actions"
+        raise InvalidValue("preset", expected, got)
 
 
 def _from_spaces(env: gymnasium.Env[Any, Any]) -> dict[str, Any]:

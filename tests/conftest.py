@@ -112,7 +112,9 @@ def state() -> Callable[[Learner], dict[str, Any]]:
             "info": info,
             "progress": progress,
             "pacing": [learner.pacing.transitions, learner.pacing.paid],
-            "streams": [g.bit_generator.state for g in (learner._sampling, learner._acting)],
+            "streams": [
+                g.bit_generator.state for g in (learner._sampling, learner._acting, learner._noise)
+            ],
             "windows": [windows, _bits(steps)],
             "returns": learner.returns.state(),
             "evaluations": msgspec.to_builtins(list(learner.evaluations)),

@@ -59,13 +59,19 @@ def snapshot(small: Callable[..., ModelSpec]) -> PolicySnapshot:
     return replace(policy, mean=mean, var=var, version=7, update_count=5, generation=2)
 
 
-@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize(("normalize", "dueling"), [(True, False), (False, False), (True, True)])
 def test_bundle_is_read_without_us(
-    small: Callable[..., ModelSpec], snapshot: PolicySnapshot, tmp_path: Path, normalize: bool
+    small: Callable[..., ModelSpec],
+    snapshot: PolicySnapshot,
+    tmp_path: Path,
+    normalize: bool,
+    dueling: bool,
 ) -> None:
     """The reader in the documents acts as the policy does, with NumPy and safetensors alone."""
-    spec = small(observation={"shape": [2], "normalize": normalize})
-    policy = replace(snapshot, spec=spec)
+    observation = {"shape": [2], "normalize": normalize}
+    spec = small(observation=observation, c51={"dueling": dueling})
+    weights = Learner(spec).snapshot().weights
+    policy = replace(snapshot, spec=spec, weights=weights)
     write_bundle(tmp_path / "ou-policy", policy)
     rng = np.random.default_rng(0)
     x = rng.normal(size=(40, 2)) * np.repeat([0.1, 1, 10, 1e3], 10)[:, None]

@@ -49,12 +49,16 @@ DEFAULTS: dict[str, Any] = {
         "hidden": [128, 128],
         "gamma": 0.99,
         "lr": 5e-4,
+        "lr_schedule": {"kind": "constant", "updates": None, "end": 0.1},
         "adam_eps": 0.01 / 64,
         "batch_size": 64,
         "max_grad_norm": 10.0,
         "target_interval": 200,
         "n_step": 1,
         "double": False,
+        "dueling": False,
+        "noisy": False,
+        "noisy_sigma": 0.5,
         "averaging": 0.0,
         "engine": "closed_form",
     },
@@ -74,6 +78,13 @@ DEFAULTS: dict[str, Any] = {
     "staleness": {"max_policy_lag": None, "mode": "accept", "stale_share": 0.25},
     "labels": {"pending_capacity": 100_000, "pending_expiry": 1_000_000},
     "divergence": {"patience": 5, "copy_every": 100},
+    "promotion": {
+        "serve": "latest",
+        "min_episodes": 100,
+        "candidate_every": 1_000,
+        "confidence": 0.95,
+    },
+    "risk": {"kind": "mean", "level": 0.1},
 }
 
 OU_NOTE: dict[str, Any] = {
@@ -96,6 +107,7 @@ OU_NOTE: dict[str, Any] = {
         "hidden": [64, 64],
         "target_interval": 60,
         "adam_eps": 1e-8,
+        "averaging": 0.98,
     },
     "validation": {"capacity": 10_000, "evaluate_every": 11},
     "pacing": {"learning_starts": 1_000, "updates_per_transition": 1.0, "max_backlog": 100_000},
@@ -120,7 +132,7 @@ def test_defaults() -> None:
 def test_preset_ou_note() -> None:
     """The preset `ou-note` is the release note's experiment."""
     assert ModelSpec.preset("ou-note").to_dict() == OU_NOTE
-    assert preset_names() == ["ou-note"]
+    assert "ou-note" in preset_names()
 
 
 def test_preset_overrides_group_by_group() -> None:
@@ -249,10 +261,10 @@ OUT_OF_RANGE: list[tuple[str, Any, str]] = [
     ("threads", 1025, "1..1024"),
     ("c51.atoms", 1, "2..1001"),
     ("c51.atoms", 1002, "2..1001"),
-    ("c51.support", [1.0, 1.0], "[lowest, highest], finite and increasing"),
-    ("c51.support", [2.0, 1.0], "[lowest, highest], finite and increasing"),
-    ("c51.support", [float("-inf"), 1.0], "[lowest, highest], finite and increasing"),
-    ("c51.support", [0.0, float("nan")], "[lowest, highest], finite and increasing"),
+    ("c51.support", [1.0, 1.0], "[lowest, highest], finite and increasing, or 'auto'"),
+    ("c51.support", [2.0, 1.0], "[lowest, highest], finite and increasing, or 'auto'"),
+    ("c51.support", [float("-inf"), 1.0], "[lowest, highest], finite and increasing, or 'auto'"),
+    ("c51.support", [0.0, float("nan")], "[lowest, highest], finite and increasing, or 'auto'"),
     ("observation.frame_stack", 0, "1..256, of a Box"),
     ("observation.frame_stack", 257, "1..256, of a Box"),
     ("action_repeat", 0, "1..1024"),
@@ -276,6 +288,8 @@ OUT_OF_RANGE: list[tuple[str, Any, str]] = [
     ("c51.target_interval", 0, ">= 1"),
     ("c51.n_step", 0, "1..256"),
     ("c51.n_step", 257, "1..256"),
+    ("c51.noisy_sigma", -0.1, "a number >= 0"),
+    ("c51.noisy_sigma", float("inf"), "a number >= 0"),
     ("c51.averaging", 1.0, "0..1, without 1"),
     ("c51.averaging", -0.1, "0..1, without 1"),
     ("replay.capacity", 0, "1..1e8"),
@@ -308,6 +322,13 @@ OUT_OF_RANGE: list[tuple[str, Any, str]] = [
     ("labels.pending_expiry", 0, ">= 1"),
     ("divergence.patience", 0, ">= 1"),
     ("divergence.copy_every", 0, ">= 1"),
+    ("promotion.min_episodes", 1, "2..10000"),
+    ("promotion.min_episodes", 10_001, "2..10000"),
+    ("promotion.candidate_every", 0, "1..2**63-1"),
+    ("risk.level", 0.0, "above 0, at most 1"),
+    ("risk.level", 1.1, "above 0, at most 1"),
+    ("promotion.confidence", 0.5, "0.5..1, without the ends"),
+    ("promotion.confidence", 1.0, "0.5..1, without the ends"),
 ]
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
+
+from jormungandr.tags import Tags
 
 __all__ = ["ARRAYS", "TRAIN", "VALIDATION", "Columns"]
 
@@ -49,6 +52,8 @@ class Columns:
         label: (B,) int32, -1 where unknown.
         next_action_mask: (B, A) which actions the successor allows; (B, 0) in a model without
             masks.
+        tags: the distinct tags of episodes.
+        tag: (B,) int32 index into them, -1 where none are given; None is -1 throughout.
     """
 
     actors: tuple[str, ...]
@@ -67,6 +72,8 @@ class Columns:
     behavior_prob: NDArray[np.floating[Any]]
     label: NDArray[np.int32]
     next_action_mask: NDArray[np.bool_]
+    tags: tuple[Tags, ...] = ()
+    tag: NDArray[np.int32] | None = None
 
     def __len__(self) -> int:
         return len(self.timestep)
@@ -74,13 +81,26 @@ class Columns:
     def take(self, index: NDArray[Any]) -> Columns:
         """Return the transitions at `index` (integers or a mask), in that order."""
         arrays = {name: getattr(self, name)[index] for name in ARRAYS}
-        return Columns(actors=self.actors, episodes=self.episodes, **arrays)
+        tag = None if self.tag is None else self.tag[index]
+        return Columns(
+            actors=self.actors, episodes=self.episodes, **arrays, tags=self.tags, tag=tag
+        )
 
     def with_label(self, label: NDArray[np.int32]) -> Columns:
         """Return the same transitions with other labels."""
-        arrays = {name: getattr(self, name) for name in ARRAYS}
-        arrays["label"] = label
-        return Columns(actors=self.actors, episodes=self.episodes, **arrays)
+        return replace(self, label=label)
+
+    @property
+    def tagged(self) -> NDArray[np.intp]:
+        """Which transitions bring tags, in order."""
+        if self.tag is None:
+            return np.zeros(0, dtype=np.intp)
+        return np.flatnonzero(self.tag >= 0)
+
+    def tags_of(self, i: int) -> Tags:
+        """Return the tags that transition i brings."""
+        code = -1 if self.tag is None else int(self.tag[i])
+        return () if code < 0 else self.tags[code]
 
     def identity(self, i: int) -> tuple[str, str, int]:
         """Return (actor_id, episode_id, timestep) of transition i."""
@@ -95,6 +115,7 @@ class Columns:
 
         Identity, split and label are left out: two encodings of one transition agree, and a label
         may come later. Negative zero and zero are the same number, so they get the same digest.
+        Tags count where there are some: an episode's first step keeps those it first came with.
         """
         parts = [
             _positive_zero(self.observation),
@@ -113,6 +134,9 @@ class Columns:
             return np.zeros(0, dtype=np.uint64)
         table = np.concatenate([p.reshape(count, -1).view(np.uint8) for p in parts], axis=1)
         digests = [blake2b(row, digest_size=8).digest() for row in table]
+        for i in self.tagged.tolist():
+            content = table[i].tobytes() + msgspec.msgpack.encode(self.tags_of(i))
+            digests[i] = blake2b(content, digest_size=8).digest()
         return np.frombuffer(b"".join(digests), dtype="<u8").astype(np.uint64)
 
 

@@ -20,6 +20,7 @@ from jormungandr.columns.batch import ARRAYS, Columns
 from jormungandr.columns.ids import checked_ids
 from jormungandr.columns.masks import ALLOWS
 from jormungandr.columns.rows import as_mapping, from_rows
+from jormungandr.columns.tags import checked_codes
 from jormungandr.encoding import check_encoded
 from jormungandr.errors import (
     ActionRange,
@@ -105,8 +106,9 @@ def _checked(given: Columns, spec: ModelSpec) -> Columns:
     arrays["behavior_prob"] = p
     actors = checked_ids(given.actors, arrays["actor"], "actor", at("actor_id"))
     episodes = checked_ids(given.episodes, arrays["episode"], "episode", at("episode_id"))
+    tags, tag = checked_codes(given.tags, given.tag, arrays["timestep"], at("tags"))
     arrays = {
         name: a if name.endswith("observation") else a.astype(ARRAYS[name], copy=False)
         for name, a in arrays.items()
     }
-    return Columns(actors=actors, episodes=episodes, **arrays)
+    return Columns(actors=actors, episodes=episodes, **arrays, tags=tags, tag=tag)

@@ -19,6 +19,7 @@ from jormungandr.checks import (
 from jormungandr.columns.batch import Columns
 from jormungandr.columns.ids import encode_ids
 from jormungandr.columns.masks import next_masks
+from jormungandr.columns.tags import encode_tags
 from jormungandr.encoding import encoded
 from jormungandr.errors import (
     ActionRange,
@@ -48,7 +49,7 @@ REQUIRED = (
     "terminated",
     "truncated",
 )
-OPTIONAL = ("behavior_prob", "label", "next_action_mask")
+OPTIONAL = ("behavior_prob", "label", "next_action_mask", "tags")
 _FIELDS = frozenset(REQUIRED + OPTIONAL)
 
 
@@ -106,6 +107,7 @@ def from_rows(rows: list[Mapping[str, Any]], spec: ModelSpec) -> Columns:
     refuse_first(np.isnan(probability), NonFinite, at("behavior_prob"), "(0, 1]", probability)
     probability[[p is None for p in given]] = np.nan
     labels = [row.get("label") for row in rows]
+    tags, tag = encode_tags([row.get("tags") for row in rows], at("tags"))
     return Columns(
         actors=actors,
         episodes=episodes,
@@ -135,4 +137,6 @@ def from_rows(rows: list[Mapping[str, Any]], spec: ModelSpec) -> Columns:
             dtype=np.int32,
         ),
         next_action_mask=next_masks(rows, spec, at("next_action_mask")),
+        tags=tags,
+        tag=tag,
     )

@@ -20,7 +20,9 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy as class_cross_entropy
 
 from jormungandr.learner.network import Network, initial_weights
+from jormungandr.learner.support import resampled
 from jormungandr.numerics import categorical
+from jormungandr.numerics.support import UNKNOWN, Bounds
 from jormungandr.spec import ModelSpec
 
 __all__ = [
@@ -181,9 +183,21 @@ class C51:
             self.average.set_weights(weights)
             self.average.requires_grad_(False)
         self._averaged = 0  # updates in it
-        low, high = spec.c51.support
-        self.support = categorical.support(low, high, spec.c51.atoms)
+        self.take_bounds(UNKNOWN if spec.c51.support == "auto" else spec.c51.support)
         self._prepare()
+
+    #: Whether the bounds follow from rewards; of a support that does not fit itself, False.
+    fitted = False
+
+    def take_bounds(self, bounds: Bounds) -> None:
+        """Set the lowest and highest atom, and leave the networks as they are."""
+        self.bounds = bounds
+        self.support = categorical.support(*bounds, self.spec.c51.atoms)
+
+    def move_support(self, bounds: Bounds) -> None:
+        """Set the lowest and highest atom; the networks go on saying what they said."""
+        moved = resampled(self.state(), self.bounds, bounds, self.spec.c51.atoms)
+        self.restore({**moved, "support": np.array([*bounds, self.fitted])})
 
     def _prepare(self) -> None:
         """Make what a step needs besides the networks."""
@@ -193,8 +207,14 @@ class C51:
             self.online.parameters(), lr=c.lr, eps=c.adam_eps, fused=True
         )
 
-    def update(self, batch: Batch) -> Update:
-        """Take one step on the loss ``mean(w · CE) + weight · mean(auxiliary CE)``."""
+    def update(self, batch: Batch, updates: int = 0) -> Update:
+        """Take one step on the loss ``mean(w · CE) + weight · mean(auxiliary CE)``.
+
+        Args:
+            batch: the transitions.
+            updates: completed before it; the learning rate depends on it.
+        """
+        self.optimizer.param_groups[0]["lr"] = self.spec.c51.rate(updates)
         logits, auxiliary = self.online(torch.from_numpy(batch.observation))
         target, low, high = self._target_distribution(batch)
         losses = transition_losses(logits, torch.from_numpy(batch.action), target)  # (B,)
@@ -303,6 +323,8 @@ class C51:
             arrays |= {f"{part}.{name}": a for name, a in network.get_weights().items()}
         if self.average is not None:
             arrays["averaged"] = np.array(self._averaged)
+        if self.spec.c51.support == "auto":
+            arrays["support"] = np.array([*self.bounds, self.fitted])
         return arrays | {f"adam.{name}": a for name, a in self._optimizer_state().items()}
 
     def _networks(self) -> list[tuple[str, Network]]:
@@ -326,6 +348,10 @@ class C51:
         for name, network in self._networks():
             network.set_weights(part(f"{name}."))
         self._averaged = int(state.get("averaged", 0))
+        if self.spec.c51.support == "auto":
+            low, high, fitted = state["support"]
+            self.take_bounds((float(low), float(high)))
+            self.fitted = bool(fitted)
         self._restore_optimizer(part("adam."))
 
     def _restore_optimizer(self, state: dict[str, NDArray[Any]]) -> None:

@@ -1,4 +1,4 @@
-"""The gradient of C51's loss in closed form, for networks of plain layers.
+"""The gradient of C51's loss in closed form, for networks of plain layers and dueling ones.
 
 Of a softmax cross-entropy, the gradient by the logits is p − m; through ReLU layers the rest is one
 matrix product per layer and direction. Written out, without a graph to build and walk, a step of a
@@ -20,6 +20,7 @@ from torch import Tensor
 
 from jormungandr.learner.c51 import C51, Batch, Update
 from jormungandr.numerics.projection import Projection
+from jormungandr.numerics.support import Bounds
 from jormungandr.spec import ModelSpec
 
 __all__ = ["ClosedFormC51"]
@@ -42,8 +43,12 @@ class ClosedFormC51(C51):
 
     def __init__(self, spec: ModelSpec, rng: np.random.Generator) -> None:
         super().__init__(spec, rng)
-        self._projection = Projection(*spec.c51.support, spec.c51.atoms)
         self._room = _Room(spec, spec.c51.batch_size)
+
+    def take_bounds(self, bounds: Bounds) -> None:
+        """Set the lowest and highest atom, and leave the networks as they are."""
+        super().take_bounds(bounds)
+        self._projection = Projection(*bounds, self.spec.c51.atoms)
 
     def _prepare(self) -> None:
         self.online.requires_grad_(False)
@@ -59,8 +64,13 @@ class ClosedFormC51(C51):
     @np.errstate(
         over="ignore", divide="ignore", invalid="ignore"
     )  # a step that shows it is skipped
-    def update(self, batch: Batch) -> Update:
-        """Take one step on the loss ``mean(w · CE) + weight · mean(auxiliary CE)``."""
+    def update(self, batch: Batch, updates: int = 0) -> Update:
+        """Take one step on the loss ``mean(w · CE) + weight · mean(auxiliary CE)``.
+
+        Args:
+            batch: the transitions.
+            updates: completed before it; the learning rate depends on it.
+        """
         if len(batch.action) != len(self._room.rows):
             self._room = _Room(self.spec, len(batch.action))
         room, x = self._room, torch.from_numpy(batch.observation)
@@ -79,8 +89,10 @@ class ClosedFormC51(C51):
         loss = float(losses @ share)
         room.by_logits.fill(0)
         room.by_logits[room.rows, batch.action] = p
+        if self.online.advantage is not None:  # a logit is V + A − the mean of A
+            room.by_logits -= p[:, None] / room.by_logits.shape[1]
         auxiliary_loss, by_classes = self._auxiliary_gradient(batch.label)
-        self._backward(x, by_classes)
+        self._backward(x, torch.from_numpy(p), by_classes)
         norm = float(torch.linalg.vector_norm(self._gradient))
         sum_of_both = loss
         if auxiliary_loss is not None:
@@ -88,7 +100,7 @@ class ClosedFormC51(C51):
             sum_of_both += self.spec.auxiliary.weight * auxiliary_loss
         finite = math.isfinite(norm) and math.isfinite(sum_of_both)
         if finite:
-            self._descend(norm)
+            self._descend(norm, self.spec.c51.rate(updates))
         return Update(
             finite=finite,
             loss=loss,
@@ -132,12 +144,22 @@ class ClosedFormC51(C51):
         gradient[labelled] = p * np.float32(self.spec.auxiliary.weight / len(labelled))
         return loss, torch.from_numpy(gradient)
 
-    def _backward(self, x: Tensor, by_classes: Tensor | None) -> None:
-        """Fill the gradient, from the logits' down to the first layer's."""
+    def _backward(self, x: Tensor, by_taken: Tensor, by_classes: Tensor | None) -> None:
+        """Fill the gradient, from the logits' down to the first layer's.
+
+        Args:
+            x: (B, D).
+            by_taken: (B, N) the gradient by the logits of the actions taken; others have none.
+            by_classes: (B, classes) the gradient by the auxiliary logits, or None.
+        """
         inputs, back = [x, *self._room.online.hidden], self._room.back
         flat = torch.from_numpy(self._room.by_logits.reshape(len(x), -1))
-        self._into("value", flat, inputs[-1])
-        torch.mm(flat, self._weights["value.weight"], out=back[-1])
+        head = "value" if self.online.advantage is None else "advantage"
+        self._into(head, flat, inputs[-1])
+        torch.mm(flat, self._weights[f"{head}.weight"], out=back[-1])
+        if head == "advantage":
+            self._into("value", by_taken, inputs[-1])
+            back[-1].addmm_(by_taken, self._weights["value.weight"])
         if by_classes is not None:
             self._into("auxiliary", by_classes, inputs[-1])
             back[-1].addmm_(by_classes, self._weights["auxiliary.weight"])
@@ -155,7 +177,7 @@ class ClosedFormC51(C51):
         torch.mm(slope.t(), x, out=self._slopes[f"{name}.weight"])
         torch.sum(slope, 0, out=self._slopes[f"{name}.bias"])
 
-    def _descend(self, norm: float) -> None:
+    def _descend(self, norm: float, lr: float) -> None:
         """Scale the gradient to a global norm, and take Adam's step (Kingma and Ba 2015)."""
         c = self.spec.c51
         assert c.adam_eps is not None
@@ -166,7 +188,7 @@ class ClosedFormC51(C51):
         self._square.mul_(BETA_2).addcmul_(self._gradient, self._gradient, value=1 - BETA_2)
         scale = self._square.sqrt()
         scale.div_(math.sqrt(1 - BETA_2**self._steps)).add_(c.adam_eps)
-        rate = c.lr / (1 - BETA_1**self._steps)
+        rate = lr / (1 - BETA_1**self._steps)
         rate = rate if rate <= LARGEST else math.inf  # and that shows after the step
         self._values.addcdiv_(self._mean, scale, value=-rate)
 
@@ -215,7 +237,11 @@ class _Pass:
         for layer, out in zip(network.hidden, self.hidden, strict=True):
             torch.addmm(layer.bias, x, layer.weight.t(), out=out)
             x = out.relu_()
-        torch.addmm(network.value.bias, x, network.value.weight.t(), out=self._logits)
+        head = network.value if network.advantage is None else network.advantage
+        torch.addmm(head.bias, x, head.weight.t(), out=self._logits)
+        if network.advantage is not None:
+            state = torch.addmm(network.value.bias, x, network.value.weight.t()).numpy()  # (B, N)
+            self._shaped += (state - self._shaped.mean(axis=1))[:, None]
         return self._shaped
 
 

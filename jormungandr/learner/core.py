@@ -18,17 +18,21 @@ from numpy.typing import NDArray
 
 from jormungandr.columns import TRAIN, VALIDATION, Columns
 from jormungandr.errors import CheckpointError, InvalidValue, JormungandrError
+from jormungandr.heldout import HeldOut, kept_episodes
 from jormungandr.learner.c51 import C51, Batch, Losses, Update
 from jormungandr.learner.checkpoint import read_checkpoint, write_checkpoint
 from jormungandr.learner.closed_form import ClosedFormC51
 from jormungandr.learner.episodes import EpisodeReturns
 from jormungandr.learner.network import numeric_threads
+from jormungandr.learner.noisy import NoisyC51
 from jormungandr.learner.nstep import NStepWindows
 from jormungandr.learner.pacing import Pacing
 from jormungandr.learner.replay import Replay, Sample
+from jormungandr.learner.support import CLIPPED, CLIPPED_AVERAGING, Fitting
 from jormungandr.learner.validation import ValidationStore
 from jormungandr.numerics.moments import RunningMoments
-from jormungandr.policy import POLICY_FILE, PolicySnapshot, prepared, streams
+from jormungandr.numerics.support import Bounds
+from jormungandr.policy import POLICY_FILE, PolicySnapshot, network_noise, prepared, streams
 from jormungandr.protocol import Evaluation
 from jormungandr.rows import (
     ACCEPTED,
@@ -44,8 +48,6 @@ __all__ = ["Core"]
 
 #: Evaluations remembered; the oldest is forgotten first.
 HISTORY = 1_000
-#: Share of target mass at an end of the support above which a warning is given, and its averaging.
-CLIPPED_WARNING, CLIPPED_AVERAGING = 0.01, 0.01
 #: Validation transitions per forward pass.
 EVALUATION_CHUNK = 4_096
 
@@ -73,6 +75,7 @@ class _Progress:
         quarantined: rows that were set aside.
         gaps: (split, first ordinal, transitions) of those that never came because of it.
         clipped_low, clipped_high: running average of the target mass clipped at each end.
+        widened: times that a support which fits itself has moved.
     """
 
     lsn: int = 0
@@ -92,6 +95,7 @@ class _Progress:
     gaps: list[list[int]] = field(default_factory=list)
     clipped_low: float = 0.0
     clipped_high: float = 0.0
+    widened: int = 0
 
 
 class Core:
@@ -111,7 +115,12 @@ class Core:
         # The engine is of the specification, never of what happens to be installed: recovery
         # computes with the same one.
         engine = ClosedFormC51 if spec.c51.engine == "closed_form" else C51
-        self.algorithm: C51 = engine(spec, initialisation)
+        self._noise = network_noise(spec.seed)
+        self.algorithm: C51 = (
+            NoisyC51(spec, initialisation, self._noise)
+            if spec.c51.noisy
+            else engine(spec, initialisation)
+        )
         self.replay = Replay(spec.replay, o.stored_shape, o.stored_dtype, masked)
         self.validation = ValidationStore(
             spec.validation.capacity, o.stored_shape, o.stored_dtype, masked
@@ -120,6 +129,11 @@ class Core:
         self.pacing = Pacing(spec.pacing)
         self.windows = NStepWindows(spec.c51.n_step, spec.c51.gamma, spec.replay.window_idle)
         self.returns = EpisodeReturns()
+        #: Where the support should be; None where the specification says it.
+        self.fitting = Fitting(spec.c51.gamma) if spec.c51.support == "auto" else None
+        rule = spec.promotion
+        #: What promotions are decided from; None in a model that has none.
+        self.held_out = HeldOut(kept_episodes(rule.min_episodes)) if rule.gated else None
         self.evaluations: deque[Evaluation] = deque(maxlen=HISTORY)
         self.progress = _Progress(version=first_version)
         self.last_update: Update | None = None
@@ -174,28 +188,39 @@ class Core:
                 mean=moments[0].copy(),
                 var=moments[1].copy(),
                 generation=self.generation,
+                bounds=self._bounds(state),
             )
         return self._snapshot
+
+    def _bounds(self, state: dict[str, NDArray[Any]]) -> Bounds | None:
+        """Return the bounds that go with a policy; None where they are in the specification."""
+        if self.fitting is None:
+            return None
+        if not state:
+            return self.algorithm.bounds
+        low, high, _ = state["support"]
+        return float(low), float(high)
 
     def warnings(self) -> list[str]:
         """Return what the operator should know, each with its remedy."""
         found = []
-        low, high = self.spec.c51.support
+        low, high = self.algorithm.bounds
         for share, end, bound in (
             (self.progress.clipped_low, "lowest", low),
             (self.progress.clipped_high, "highest", high),
         ):
-            if share > CLIPPED_WARNING:
+            # One that fits itself is about to.
+            if share > CLIPPED and self.fitting is None:
                 found.append(
                     f"support_clipped: {share:.1%} of the target mass lies beyond the {end} atom"
-                    f" ({bound:g}); widen c51.support"
+                    f" ({bound:g}); widen c51.support, or let it be 'auto'"
                 )
         if self.diverged:
             found.append(
                 f"diverged: updates went non-finite; policy {self.served_version} is the last good"
                 " one; lower c51.lr or look at the rewards and observations"
             )
-        return found
+        return [*found, *self.returns.tags.warnings()]
 
     def info(self) -> dict[str, Any]:
         """Return the state's figures, as `GET /v1/models/{id}` shows them."""
@@ -234,6 +259,8 @@ class Core:
             "grad_norm": u.grad_norm,
             "clipped_low": p.clipped_low,
             "clipped_high": p.clipped_high,
+            "support": list(self.algorithm.bounds),
+            "support_moves": p.widened,
             "priority_max": self.replay.priorities.max_priority,
             "priority_stale_writes": self.replay.priorities.stale_writes,
         }
@@ -317,6 +344,8 @@ class Core:
     def _apply_transitions(self, row: TransitionsRow) -> None:
         accepted = row.columns.take(row.outcome == ACCEPTED)
         self.returns.add(accepted)
+        if self.held_out is not None:
+            self.held_out.add(accepted, row.lsn)
         is_train = accepted.split == TRAIN
         seen = np.cumsum(is_train)  # (B,) training transitions up to and including each
         start = 0
@@ -338,6 +367,8 @@ class Core:
             part = part.take(is_train)
         if not len(part):
             return
+        if self.fitting is not None:
+            self.fitting.add(part.reward)
         if self.spec.observation.is_image:  # it has no moments, but is counted
             self.normalizer.update(np.zeros((2 * len(part), 0)))
         else:
@@ -381,10 +412,11 @@ class Core:
     def _update(self) -> None:
         self._enter("updating")
         p, c = self.progress, self.spec.c51
+        undo = self._fit_support()
         sample = self.replay.sample(c.batch_size, self._beta(), self._sampling)
         moments = self.spec.observation.latched(self.normalizer.mean, self.normalizer.var)
         with numeric_threads(self.spec.threads):
-            result = self.algorithm.update(self._batch(sample, moments))
+            result = self.algorithm.update(self._batch(sample, moments), p.updates)
         self.last_update = result
         # With a finite gradient a step may still ruin the weights, and then it is too late to skip.
         if result.finite:
@@ -393,6 +425,7 @@ class Core:
         if not result.finite or ruined:
             p.non_finite += 1
             p.non_finite_run += 1
+            undo()  # or the version that stays would stand for two policies
             if ruined or p.non_finite_run >= self.spec.divergence.patience:
                 self._roll_back()
             return
@@ -415,6 +448,32 @@ class Core:
             self.evaluate()
         if self._on_update is not None:
             self._on_update()
+
+    def _fit_support(self) -> Callable[[], None]:
+        """Move the support to where the rewards so far want it; return what takes that back."""
+        algorithm, p = self.algorithm, self.progress
+        clipped = p.clipped_low, p.clipped_high
+        if self.fitting is None:
+            return _nothing
+        begins = not algorithm.fitted
+        new = self.fitting.first() if begins else self.fitting.next(algorithm.bounds, *clipped)
+        if new is None or (new == algorithm.bounds and not begins):
+            return _nothing
+        before = algorithm.state()
+        if begins:  # whatever the network says, it means nothing yet
+            algorithm.take_bounds(new)
+            algorithm.fitted = True
+        else:
+            algorithm.move_support(new)
+        p.clipped_low = p.clipped_high = 0.0
+        p.widened += 1
+
+        def undo() -> None:
+            algorithm.restore(before)
+            p.clipped_low, p.clipped_high = clipped
+            p.widened -= 1
+
+        return undo
 
     def renumber(self, version: int, lineages: int = 1) -> None:
         """Go on under another number: the same policy becomes `version`.
@@ -449,6 +508,8 @@ class Core:
         p.version += 1
         p.rollbacks += 1
         p.non_finite_run = p.since_copy = 0
+        if self.fitting is not None:
+            p.clipped_low = p.clipped_high = 0.0  # they were of other bounds
         p.diverged_version, p.diverged_updates = p.version, p.updates
         p.latched = self.pacing.transitions
         if self._on_update is not None:
@@ -539,9 +600,11 @@ class Core:
             "streams": {
                 "sampling": self._sampling.bit_generator.state,
                 "acting": self._acting.bit_generator.state,
+                **({"noise": self._noise.bit_generator.state} if self.spec.c51.noisy else {}),
             },
             "windows": windows,
             "returns": self.returns.state(),
+            **({"held_out": self.held_out.state()} if self.held_out is not None else {}),
             "evaluations": [msgspec.to_builtins(e) for e in self.evaluations],
         }
         good, moments = self._good
@@ -552,6 +615,7 @@ class Core:
             **_prefixed("validation.", self.validation.state()),
             **_prefixed("windows.", steps),
             **_prefixed("normalizer.", self.normalizer.state()),
+            **_prefixed("fitting.", {} if self.fitting is None else self.fitting.state()),
             "latched.mean": self._latched[0],
             "latched.var": self._latched[1],
             "latched_good.mean": moments[0],
@@ -582,13 +646,19 @@ class Core:
             core.pacing.paid = state["pacing"]["paid"]
             core._sampling.bit_generator.state = state["streams"]["sampling"]
             core._acting.bit_generator.state = state["streams"]["acting"]
+            if core.spec.c51.noisy:
+                core._noise.bit_generator.state = state["streams"]["noise"]
             core.windows.restore(state["windows"], _part(tensors, "windows."))
             core.returns.restore(state["returns"])
+            if core.held_out is not None:
+                core.held_out.restore(state["held_out"])
             core.evaluations.extend(msgspec.convert(state["evaluations"], list[Evaluation]))
             core.algorithm.restore(_part(tensors, "algorithm."))
             core.replay.restore(_part(tensors, "replay."))
             core.validation.restore(_part(tensors, "validation."))
             core.normalizer = RunningMoments.from_state(_part(tensors, "normalizer."))
+            if core.fitting is not None:
+                core.fitting.restore(_part(tensors, "fitting."))
             core._latched = (tensors["latched.mean"], tensors["latched.var"])
             good = (tensors["latched_good.mean"], tensors["latched_good.var"])
             core._good = (_part(tensors, "good."), good)
@@ -602,6 +672,10 @@ class Core:
         ) as error:
             raise CheckpointError(str(path), "a whole checkpoint", repr(error)) from None
         return core, files
+
+
+def _nothing() -> None:
+    """Take back what was not done."""
 
 
 def _prefixed(prefix: str, arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:

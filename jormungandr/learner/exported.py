@@ -21,7 +21,7 @@ Signature = tuple[list[dict[str, Any]], list[dict[str, Any]]]
 
 
 class ExportedPolicy(nn.Module):
-    """A policy with everything in it: normalisation, network, distribution, choice.
+    """A policy with everything in it: normalisation, network, distribution, greedy choice.
 
     Args:
         snapshot: the policy.
@@ -33,9 +33,10 @@ class ExportedPolicy(nn.Module):
 
     def __init__(self, snapshot: PolicySnapshot) -> None:
         super().__init__()
-        self.settings = snapshot.spec.observation
-        self.network = Network(snapshot.spec)
-        self.network.set_weights(snapshot.weights)
+        self.settings, self.tail = snapshot.spec.observation, snapshot.spec.risk.tail
+        greedy = snapshot.without_noise()
+        self.network = Network(greedy.spec)
+        self.network.set_weights(greedy.weights)
         self.network.requires_grad_(False)
         self.register_buffer("mean", torch.tensor(snapshot.mean))
         self.register_buffer("deviation", torch.tensor(snapshot.var).add(VARIANCE_FLOOR).sqrt())
@@ -56,8 +57,11 @@ class ExportedPolicy(nn.Module):
         logits, auxiliary = self.network(self.prepared(observation))
         distribution = torch.softmax(logits, dim=-1)
         values = allowed = distribution @ self.support
+        if self.tail < 1:  # as `categorical.cvar`, in what every format can be traced through
+            below = distribution.cumsum(-1) - distribution
+            allowed = torch.minimum(distribution, (self.tail - below).clamp(min=0)) @ self.support
         if action_mask is not None:
-            allowed = values.masked_fill(~action_mask, float("-inf"))
+            allowed = allowed.masked_fill(~action_mask, float("-inf"))
         outputs = (allowed.argmax(dim=-1), values, distribution)
         return outputs if auxiliary is None else (*outputs, auxiliary)
 

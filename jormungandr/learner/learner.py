@@ -15,6 +15,8 @@ from jormungandr.columns import columns
 from jormungandr.errors import CheckpointError, InvalidValue
 from jormungandr.learner.core import Core
 from jormungandr.ledger import Draft, MemoryStore
+from jormungandr.off_policy import HeldOutSteps, OffPolicyReport, evaluate_off_policy
+from jormungandr.policy import PolicySnapshot
 from jormungandr.protocol import InferenceReply, LabelReceipt, LabelsLike, Receipt, TransitionsLike
 from jormungandr.recorder import Episodic
 from jormungandr.spec import ModelSpec
@@ -165,8 +167,36 @@ class Learner(Core, Episodic):
         return {
             "update": super().metrics(),
             "evaluations": [msgspec.to_builtins(evaluation) for evaluation in self.evaluations],
+            "returns": self.returns.figures(),
             "actors": self._actors.figures(self._ledger.roll, self._ledger.counters),
         }
+
+    def off_policy_value(
+        self,
+        policy: PolicySnapshot | None = None,
+        *,
+        gamma: float | None = None,
+        horizon: int | None = None,
+        seed: int = 0,
+    ) -> OffPolicyReport:
+        """Estimate what a policy earns in an episode, from the held-out transitions that are kept.
+
+        It changes nothing. See docs/evaluation.md for what it can and cannot say.
+
+        Args:
+            policy: which, acting greedily; None is the one served.
+            gamma: discount; None is the model's.
+            horizon: steps that an episode has at most; None is no limit, or, with a discount of 1,
+                the longest episode held.
+            seed: of the random features.
+
+        Raises:
+            InvalidValue: an argument is out of range; the model sees images or has action masks;
+                fewer than two episodes are held from their first step on.
+        """
+        held = HeldOutSteps.of_arrays(self.validation.in_order())
+        policy = self.snapshot() if policy is None else policy
+        return evaluate_off_policy(policy, held, gamma=gamma, horizon=horizon, seed=seed)
 
     def save(self, path: str | Path) -> None:
         """Write the whole state to a checkpoint folder: `load` goes on bit for bit."""

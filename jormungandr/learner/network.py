@@ -1,11 +1,13 @@
 """The C51 network: ReLU layers, a categorical value head, an optional auxiliary head.
 
 Before them, of an image, the three convolutions of Mnih et al. (2015), "Human-level control through
-deep reinforcement learning". B batch, D observation elements, A actions, N atoms.
+deep reinforcement learning". The value head may be dueling (Wang et al. 2016), and the linear
+layers noisy (Fortunato et al. 2018). B batch, D observation elements, A actions, N atoms.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -13,11 +15,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn.functional import linear
 
-from jormungandr.policy import CONVOLUTIONS, layer_shapes
+from jormungandr.policy import CONVOLUTIONS, factors, is_noisy, layer_shapes
 from jormungandr.spec import ModelSpec
 
-__all__ = ["Network", "initial_weights", "numeric_threads"]
+__all__ = ["Network", "NoisyLinear", "initial_weights", "noise", "numeric_threads"]
 
 
 @contextmanager
@@ -38,15 +41,72 @@ def numeric_threads(count: int) -> Iterator[None]:
 def initial_weights(spec: ModelSpec, rng: np.random.Generator) -> dict[str, NDArray[np.float32]]:
     """Draw weights and biases from U(±1/√inputs), PyTorch's default for its layers.
 
-    Drawn with NumPy, so that initialisation has a stream of its own that a checkpoint can name.
+    Drawn with NumPy, so that initialisation has a stream of its own that a checkpoint can name. The
+    deviations of noisy layers are noisy_sigma/√inputs, which is not drawn.
     """
+    shapes = layer_shapes(spec)
     weights = {}
     bound = 1.0
-    for name, shape in layer_shapes(spec).items():
+    for name, shape in shapes.items():
         if name.endswith(".weight"):
             bound = 1.0 / np.sqrt(np.prod(shape[1:]))
+        if name.endswith("_sigma"):
+            inputs = shapes[f"{name.rpartition('.')[0]}.weight"][1]
+            weights[name] = np.full(shape, spec.c51.noisy_sigma / np.sqrt(inputs), np.float32)
+            continue
         weights[name] = rng.uniform(-bound, bound, size=shape).astype(np.float32)
     return weights
+
+
+class NoisyLinear(nn.Linear):
+    """A linear layer whose weights are a mean and a learned deviation times factorised noise.
+
+    y = (μ + σ ⊙ f(ε_out) f(ε_in)ᵀ) x + μ_b + σ_b ⊙ f(ε_out), f(x) = sign(x)·√|x|. Without noise,
+    as it is made, it computes with the means alone.
+
+    Args:
+        inputs, outputs: as of a linear layer.
+        sigma: deviation at first, times √inputs.
+    """
+
+    def __init__(self, inputs: int, outputs: int, sigma: float) -> None:
+        super().__init__(inputs, outputs)
+        deviation = sigma / math.sqrt(inputs)
+        self.weight_sigma = nn.Parameter(torch.full((outputs, inputs), deviation))
+        self.bias_sigma = nn.Parameter(torch.full((outputs,), deviation))
+        #: f(ε_in) (inputs,) and f(ε_out) (outputs,); no part of what is saved.
+        self.noise: tuple[Tensor, Tensor] | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return (B, outputs) of (B, inputs)."""
+        mean = linear(x, self.weight, self.bias)
+        if self.noise is None:
+            return mean
+        of_inputs, of_outputs = self.noise
+        return mean + of_outputs * linear(x * of_inputs, self.weight_sigma, self.bias_sigma)
+
+
+@contextmanager
+def noise(rng: np.random.Generator, *networks: nn.Module) -> Iterator[None]:
+    """Let the noisy layers of networks compute with new noise inside the block, without after it.
+
+    Drawn layer by layer in the order of a network: that of the inputs, then that of the outputs.
+
+    Args:
+        rng: the stream.
+        networks: in the order in which they draw.
+    """
+    inside = [layer for network in networks for layer in network.modules()]
+    layers = [layer for layer in inside if isinstance(layer, NoisyLinear)]
+    for layer in layers:
+        drawn = [factors(n, rng) for n in (layer.in_features, layer.out_features)]
+        of_inputs, of_outputs = (torch.from_numpy(d).to(layer.weight.device) for d in drawn)
+        layer.noise = of_inputs, of_outputs
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.noise = None
 
 
 class Network(nn.Module):
@@ -63,9 +123,13 @@ class Network(nn.Module):
             self.conv.append(nn.Conv2d(channels, filters, kernel, stride))
         self.hidden = nn.ModuleList()
         for i, units in enumerate(spec.c51.layers):
-            self.hidden.append(nn.Linear(shapes[f"hidden.{i}.weight"][1], units))
+            inputs = shapes[f"hidden.{i}.weight"][1]
+            self.hidden.append(_linear(f"hidden.{i}", inputs, units, spec))
         last = spec.c51.layers[-1]
-        self.value = nn.Linear(last, self.actions * self.atoms)
+        self.value = _linear("value", last, shapes["value.weight"][0], spec)
+        self.advantage = None
+        if spec.c51.dueling:
+            self.advantage = _linear("advantage", last, shapes["advantage.weight"][0], spec)
         self.auxiliary = (
             None if spec.auxiliary is None else nn.Linear(last, len(spec.auxiliary.classes))
         )
@@ -78,7 +142,11 @@ class Network(nn.Module):
             x = x.flatten(1)
         for layer in self.hidden:
             x = torch.relu(layer(x))
-        logits = self.value(x).view(-1, self.actions, self.atoms)
+        if self.advantage is None:
+            logits = self.value(x).view(-1, self.actions, self.atoms)
+        else:
+            advantage = self.advantage(x).view(-1, self.actions, self.atoms)
+            logits = self.value(x).unsqueeze(1) + (advantage - advantage.mean(dim=1, keepdim=True))
         return logits, None if self.auxiliary is None else self.auxiliary(x)
 
     def set_weights(self, weights: dict[str, NDArray[np.float32]]) -> None:
@@ -92,3 +160,9 @@ class Network(nn.Module):
     def get_weights(self) -> dict[str, NDArray[np.float32]]:
         """Return copies of the weights by name."""
         return {name: t.detach().numpy().copy() for name, t in self.state_dict().items()}
+
+
+def _linear(name: str, inputs: int, outputs: int, spec: ModelSpec) -> nn.Linear:
+    if is_noisy(name, spec):
+        return NoisyLinear(inputs, outputs, spec.c51.noisy_sigma)
+    return nn.Linear(inputs, outputs)

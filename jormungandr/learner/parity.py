@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from jormungandr.encoding import observations
 from jormungandr.errors import ExportError
+from jormungandr.numerics.risk import lower_tail_mean
 from jormungandr.policy import VARIANCE_FLOOR, PolicySnapshot
 from jormungandr.spaces import Box, as_gymnasium
 
@@ -75,7 +76,8 @@ def policy_outputs(snapshot: PolicySnapshot, inputs: Mapping[str, NDArray[Any]])
     e = np.exp(logits - logits.max(axis=-1, keepdims=True))
     distribution = e / e.sum(axis=-1, keepdims=True)
     values = distribution @ snapshot.support.astype(logits.dtype)
-    allowed = np.where(inputs.get("action_mask", True), values, -np.inf)
+    scores = lower_tail_mean(snapshot.support, distribution, snapshot.spec.risk.tail)
+    allowed = np.where(inputs.get("action_mask", True), scores, -np.inf)
     outputs = {
         "action": allowed.argmax(axis=-1),
         "expected_values": values,
@@ -122,7 +124,10 @@ def check_parity(
                 expected = f"the policy's to {tolerance[name]:.1g}"
                 raise ExportError(f"{where}: {name}", expected, f"{distance:.3g} off")
             largest[name] = max(largest[name], distance)
-        equal += _check_actions(inputs, want, got, tolerance["expected_values"], where)
+        tail = snapshot.spec.risk.tail
+        scores = lower_tail_mean(snapshot.support, want["distribution"], tail)
+        tie = tolerance["expected_values"] / tail
+        equal += _check_actions(inputs, scores, want, got, tie, where)
     return {
         "against": "the policy's forward pass in NumPy",
         "observations": sum(len(inputs["observation"]) for inputs, _ in cases),
@@ -147,10 +152,15 @@ def _check_types(outputs: Collection[str], want: Arrays, got: Arrays, where: str
 
 
 def _check_actions(
-    inputs: Mapping[str, NDArray[Any]], want: Arrays, got: Arrays, tie: float, where: str
+    inputs: Mapping[str, NDArray[Any]],
+    scores: NDArray[Any],
+    want: Arrays,
+    got: Arrays,
+    tie: float,
+    where: str,
 ) -> int:
     """Return how many actions are equal; those that are not must be allowed, and tie."""
-    values = np.where(inputs.get("action_mask", True), want["expected_values"], -np.inf)
+    values = np.where(inputs.get("action_mask", True), scores, -np.inf)
     rows = np.arange(len(values))
     # Two values may each be off by the tolerance.
     wrong = ~(values[rows, got["action"]] >= values.max(axis=-1) - 2 * tie)

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from jormungandr.columns import Columns
+from jormungandr.off_policy import episode_keys
 
 __all__ = ["ValidationStore"]
 
@@ -39,6 +40,9 @@ class ValidationStore:
             "terminated": np.zeros(capacity, dtype=np.bool_),
             "label": np.full(capacity, -1, dtype=np.int32),
             "next_action_mask": np.zeros((capacity, masked), dtype=np.bool_),
+            "behavior_prob": np.full(capacity, np.nan, dtype=np.float32),
+            "timestep": np.zeros(capacity, dtype=np.int64),
+            "episode": np.zeros(capacity, dtype=np.uint64),  # as of `episode_keys`
         }
 
     def __len__(self) -> int:
@@ -54,7 +58,7 @@ class ValidationStore:
         slots = (self.added + np.arange(len(columns))) % self.capacity
         for name, array in self.arrays.items():
             # With more transitions than slots, the last one to land on a slot stays.
-            array[slots] = getattr(columns, name)
+            array[slots] = episode_keys(columns) if name == "episode" else getattr(columns, name)
         self.added += len(columns)
 
     def set_label(self, ordinal: int, label: int) -> None:
@@ -65,6 +69,11 @@ class ValidationStore:
     def all(self) -> dict[str, NDArray[Any]]:
         """Return views of what is held, oldest first up to rotation."""
         return {name: array[: len(self)] for name, array in self.arrays.items()}
+
+    def in_order(self) -> dict[str, NDArray[Any]]:
+        """Return copies of what is held, oldest first."""
+        turn = self.added % self.capacity if self.added > self.capacity else 0
+        return {name: np.roll(array, -turn, axis=0) for name, array in self.all().items()}
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Return arrays from which `restore` rebuilds the store."""

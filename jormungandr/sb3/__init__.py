@@ -12,6 +12,7 @@ from jormungandr.sb3.algorithm import C51
 from jormungandr.sb3.moments import ObservationMoments
 from jormungandr.sb3.networks import CategoricalNetwork
 from jormungandr.sb3.policies import C51Policy, CnnPolicy, MlpPolicy, MultiInputPolicy
+from jormungandr.sb3.rates import AnnealedRate
 from jormungandr.sb3.replay import (
     PrioritizedDictReplayBuffer,
     PrioritizedReplayBuffer,
@@ -20,6 +21,7 @@ from jormungandr.sb3.replay import (
 
 __all__ = [
     "C51",
+    "AnnealedRate",
     "C51Policy",
     "CategoricalNetwork",
     "CnnPolicy",

@@ -22,6 +22,9 @@ from stable_baselines3.dqn.dqn import DQN
 from jormungandr import spec
 from jormungandr.errors import InvalidValue
 from jormungandr.learner.c51 import descend, target_distribution, transition_losses
+from jormungandr.learner.network import noise
+from jormungandr.learner.support import CLIPPED_AVERAGING, Fitting
+from jormungandr.numerics.support import UNKNOWN
 from jormungandr.sb3.masks import checked_masks
 from jormungandr.sb3.moments import ObservationMoments, has_moments
 from jormungandr.sb3.networks import CategoricalNetwork
@@ -31,6 +34,7 @@ from jormungandr.sb3.replay import (
     PrioritizedReplayBuffer,
     PrioritizedSamples,
 )
+from jormungandr.sb3.support import move_support
 
 __all__ = ["C51"]
 
@@ -45,13 +49,18 @@ class C51(DQN):
     Args:
         policy: ``MlpPolicy``, ``CnnPolicy``, ``MultiInputPolicy``, or a class like `C51Policy`.
         env: its actions are a Discrete that starts at 0.
+        learning_rate: a number, or a function of the progress that remains, 1 to 0, such as an
+            `AnnealedRate`.
         batch_size: transitions per update. Adam's ε is 0.01 / batch_size, the value of the paper,
             unless `policy_kwargs` name an optimizer or its arguments.
         n_steps: steps of reward before the bootstrap; for Dict observations too.
         target_update_interval: environment steps between copies to the target network. The
             learner's 200 updates at one update for four transitions.
+        policy_kwargs: arguments of `C51Policy`, such as ``{"dueling": True, "noisy": True}``.
         v_min, v_max: lowest and highest return that can be represented. What lies beyond is put at
             the ends, and ``train/clipped_low`` and ``train/clipped_high`` say how much that is.
+            Both None: they begin where the rewards before the first update say, and move outwards
+            while learning; ``train/v_min`` and ``train/v_max`` say where they are.
         atoms: points of the support.
         double: choose the bootstrap action with the online network (van Hasselt et al. 2016).
         alpha: exponent of the priorities (Schaul et al. 2016, arXiv:1511.05952); 0 draws
@@ -103,8 +112,8 @@ class C51(DQN):
         device: torch.device | str = "auto",
         _init_setup_model: bool = True,
         *,
-        v_min: float = -10.0,
-        v_max: float = 10.0,
+        v_min: float | None = None,
+        v_max: float | None = None,
         atoms: int = 51,
         double: bool = False,
         alpha: float | None = None,
@@ -143,7 +152,14 @@ class C51(DQN):
             device,
             _init_setup_model=False,
         )
-        self.v_min, self.v_max, self.atoms, self.double = v_min, v_max, atoms, double
+        if (v_min is None) != (v_max is None):
+            raise InvalidValue("v_min, v_max", "both of them, or neither", (v_min, v_max))
+        # Of a support that fits itself, where it is at present.
+        self.fitting = Fitting(gamma) if v_min is None else None
+        self._clipped = [0.0, 0.0]  # running averages, of either end
+        self._fitted = False  # whether its bounds follow from rewards yet
+        self.v_min, self.v_max = UNKNOWN if v_min is None or v_max is None else (v_min, v_max)
+        self.atoms, self.double = atoms, double
         self.alpha = alpha
         self.beta_start, self.beta_updates = beta_start, beta_updates
         self.priority_epsilon, self.is_normalizer = priority_epsilon, is_normalizer
@@ -183,7 +199,7 @@ class C51(DQN):
         """Refuse settings that do not work, alone or together."""
         spec.C51(
             atoms=self.atoms,
-            support=(self.v_min, self.v_max),
+            support="auto" if self.fitting is not None else (self.v_min, self.v_max),
             gamma=self.gamma,
             batch_size=self.batch_size,
             max_grad_norm=self.max_grad_norm,
@@ -248,6 +264,8 @@ class C51(DQN):
         super().set_random_seed(seed)
         if seed is not None and isinstance(self.replay_buffer, PrioritizedReplayBuffer):
             self.replay_buffer.seed(seed)
+        if seed is not None and getattr(self, "policy", None) is not None:
+            self.policy.noise = np.random.default_rng(seed)
 
     def set_env(self, env: GymEnv, force_reset: bool = True) -> None:
         """Go on in another environment, as in Stable-Baselines3.
@@ -325,6 +343,10 @@ class C51(DQN):
         if self.policy.moments is not None:
             replay_buffer = _Observed(replay_buffer, self.policy.moments)
         super()._store_transition(replay_buffer, *args, **kwargs)
+        if self.fitting is not None:
+            # (E,), as the environment gave it: normalised, where it normalises, like those sampled.
+            reward = kwargs["reward"] if "reward" in kwargs else args[2]
+            self.fitting.add(np.asarray(reward, dtype=np.float32))
 
     def train(self, gradient_steps: int, batch_size: int = 64) -> None:
         """Make `gradient_steps` updates from replay."""
@@ -332,7 +354,13 @@ class C51(DQN):
         self._update_learning_rate(self.policy.optimizer)
         if self.policy.moments is not None:
             self.policy.moments.latch()
-        measured = [self._update(batch_size) for _ in range(gradient_steps)]
+        measured = []
+        for _ in range(gradient_steps):
+            with noise(self.policy.noise, self.q_net, self.q_net_target):  # if they are noisy
+                measured.append(self._update(batch_size))
+        if self.fitting is not None:
+            self.logger.record("train/v_min", self.v_min)
+            self.logger.record("train/v_max", self.v_max)
         loss, low, high = np.mean(measured, axis=0)
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
         self.logger.record("train/loss", loss)
@@ -343,6 +371,7 @@ class C51(DQN):
 
     def _update(self, batch_size: int) -> tuple[float, float, float]:
         """Make one update; return its loss and the share of target mass clipped at each end."""
+        self._fit_support()
         replay = self.replay_buffer
         assert replay is not None
         if isinstance(replay, PrioritizedReplayBuffer):
@@ -382,7 +411,21 @@ class C51(DQN):
             )
         elif isinstance(replay, PrioritizedReplayBuffer):
             replay.update_priorities(data.drawn, losses.detach().cpu().numpy())
-        return float(loss.detach()), float(low.mean()), float(high.mean())
+        clipped = float(low.mean()), float(high.mean())
+        for end in (0, 1):
+            self._clipped[end] += CLIPPED_AVERAGING * (clipped[end] - self._clipped[end])
+        return float(loss.detach()), *clipped
+
+    def _fit_support(self) -> None:
+        """Move the support to where the rewards so far want it."""
+        if self.fitting is None:
+            return
+        old, begins = (self.v_min, self.v_max), not self._fitted
+        new = self.fitting.first() if begins else self.fitting.next(old, *self._clipped)
+        if new is None or (new == old and not begins):
+            return
+        move_support(self.policy, new, keep=not begins)
+        (self.v_min, self.v_max), self._clipped, self._fitted = new, [0.0, 0.0], True
 
     def learn(
         self,

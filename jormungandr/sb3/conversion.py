@@ -63,15 +63,20 @@ def arguments(snapshot: PolicySnapshot) -> dict[str, Any]:
         "net_arch": list(spec.c51.layers),
         "features_extractor_class": ImageEncoder if o.is_image else VectorEncoder,
         "atoms": spec.c51.atoms,
-        "v_min": spec.c51.support[0],
-        "v_max": spec.c51.support[1],
+        "v_min": float(snapshot.support[0]),
+        "v_max": float(snapshot.support[-1]),
+        "dueling": spec.c51.dueling,
+        "risk_level": spec.risk.tail,
         "normalize_observations": o.normalize and not o.is_image,
         "clip_observations": o.clip,
     }
 
 
 def copy_numbers(snapshot: PolicySnapshot, policy: C51Policy) -> None:
-    """Copy weights and moments into a policy made with `arguments`; the auxiliary head is left."""
+    """Copy weights and moments into a policy made with `arguments`.
+
+    The auxiliary head and the deviations of noisy layers are left.
+    """
     names = [
         name.removesuffix(".weight")
         for name in layer_shapes(snapshot.spec)

@@ -6,6 +6,7 @@ B observations, A actions.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -23,17 +24,19 @@ from stable_baselines3.common.torch_layers import (
 from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from stable_baselines3.common.utils import get_device
 from stable_baselines3.dqn.policies import DQNPolicy
-from torch import nn
+from torch import Tensor, nn
 
 from jormungandr.bundle import open_bundle
 from jormungandr.checks import as_array
 from jormungandr.errors import DtypeMismatch, InvalidValue
+from jormungandr.learner.network import noise
 from jormungandr.policy import PolicySnapshot
 from jormungandr.sb3 import conversion
 from jormungandr.sb3.encoders import VectorEncoder
 from jormungandr.sb3.masks import checked_masks
 from jormungandr.sb3.moments import ObservationMoments, has_moments
 from jormungandr.sb3.networks import CategoricalNetwork
+from jormungandr.settings import C51, Risk
 
 __all__ = ["C51Policy", "CnnPolicy", "MlpPolicy", "MultiInputPolicy"]
 
@@ -48,6 +51,15 @@ class C51Policy(DQNPolicy):
         net_arch: units of each layer after the features; by default two of 128, and none after a
             `NatureCNN`, which ends with a layer of its own.
         atoms, v_min, v_max: of the support.
+        dueling: the logits of an action are V + A − mean of A over the actions (Wang et al. 2016),
+            V and A being two linear heads on the last layer.
+        noisy: the linear layers after the features have learned noise (Fortunato et al. 2018). Each
+            update draws it, and so does each prediction that is not deterministic. To explore by
+            noise alone, let `C51` have no epsilon: ``exploration_initial_eps=0``,
+            ``exploration_final_eps=0``.
+        noisy_sigma: standard deviation of a weight's noise at first, times √inputs.
+        risk_level: part of the returns, from the worst on, whose mean the best action is chosen
+            by (conditional value at risk); 1 is all of them, and so the expected return.
         normalize_observations: scale a Box of one axis by the moments of its training
             observations; other spaces have none.
         clip_observations: bound of a normalised element, in standard deviations.
@@ -75,11 +87,27 @@ class C51Policy(DQNPolicy):
         atoms: int = 51,
         v_min: float = -10.0,
         v_max: float = 10.0,
+        dueling: bool = False,
+        noisy: bool = False,
+        noisy_sigma: float = 0.5,
+        risk_level: float = 1.0,
         normalize_observations: bool = True,
         clip_observations: float = 10.0,
     ) -> None:
         # Before the base class, whose constructor ends with building the networks.
-        self.head: dict[str, Any] = {"atoms": atoms, "v_min": v_min, "v_max": v_max}
+        self.head: dict[str, Any] = {
+            "atoms": atoms,
+            "v_min": v_min,
+            "v_max": v_max,
+            "dueling": dueling,
+            "noisy": noisy,
+            "noisy_sigma": noisy_sigma,
+            "risk_level": risk_level,
+        }
+        Risk(kind="cvar", level=risk_level)  # refuses what is no part
+        C51(noisy_sigma=noisy_sigma)  # what is no deviation, too
+        #: What the noise is drawn from; of a noisy network seeded as Stable-Baselines3 seeds NumPy.
+        self.noise = np.random.default_rng(np.random.randint(2**31) if noisy else 0)
         self.normalize_observations = normalize_observations
         self.clip_observations = clip_observations
         if features_extractor_class is None:
@@ -126,7 +154,8 @@ class C51Policy(DQNPolicy):
             observation: a single one, or a batch of B.
             state: handed through; this policy has none.
             episode_start: without meaning here.
-            deterministic: makes no difference here; `C51.predict` explores.
+            deterministic: without the noise of a noisy network; of others it makes no difference
+                here, since it is `C51.predict` that explores.
             action_masks: (B, A), or (A,) of a single observation: which actions are allowed, as in
                 sb3-contrib's `MaskablePPO`. None allows all.
 
@@ -139,11 +168,18 @@ class C51Policy(DQNPolicy):
             return super().predict(observation, state, episode_start, deterministic)
         self.set_training_mode(False)
         tensor, batched = self.obs_to_tensor(observation)
-        with torch.no_grad():
-            values = self.q_net(tensor).cpu().numpy()  # (B, A)
+        with torch.no_grad(), self._exploring(deterministic):
+            values = self.q_net.scores(tensor).cpu().numpy()  # (B, A)
         masks = checked_masks(action_masks, *values.shape)
         actions = np.where(masks, values, -np.inf).argmax(axis=1)
         return actions if batched else actions.squeeze(axis=0), state
+
+    def _predict(self, obs: PyTorchObs, deterministic: bool = True) -> Tensor:
+        with self._exploring(deterministic):
+            return super()._predict(obs, deterministic)
+
+    def _exploring(self, deterministic: bool) -> AbstractContextManager[None]:
+        return nullcontext() if deterministic else noise(self.noise, self.q_net)
 
     def obs_to_tensor(
         self, observation: NDArray[Any] | dict[str, NDArray[Any]]
@@ -175,7 +211,8 @@ class C51Policy(DQNPolicy):
         environment's part. A single image is taken with its channels last or first, while the
         space, and `q_net`, have them first: ``policy.obs_to_tensor`` brings them there.
 
-        The auxiliary head stays behind, and the target network is a copy of the online one.
+        The auxiliary head stays behind, as does the noise of a noisy network. The target network is
+        a copy of the online one.
 
         Args:
             snapshot: the policy.

@@ -29,6 +29,12 @@ CASES: dict[str, dict[str, Any]] = {
     "auxiliary": {"auxiliary": {"classes": ["DOWN", "UP"], "weight": 0.3}},
     "masks": {"action_masks": True},
     "kl": {"replay": {"priority": "kl"}},
+    "dueling": {"c51": {"dueling": True}},
+    "dueling of one layer": {"c51": {"dueling": True, "hidden": [7], "double": True}},
+    "dueling and auxiliary": {
+        "c51": {"dueling": True},
+        "auxiliary": {"classes": ["DOWN", "UP"], "weight": 0.3},
+    },
 }
 
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jormungandr import records as module
 from jormungandr.columns import Columns
-from jormungandr.learner import episodes as module
 from jormungandr.learner.episodes import EpisodeReturns
 
 #: (actor, episode, timestep, split, reward, ended)
@@ -94,7 +94,9 @@ def test_one_at_a_time(room: int, steps: Steps, cuts: list[int]) -> None:
             returns.add(columns(steps[start:stop]))
     state: dict[str, Any] = returns.state()
 
-    assert state["open"] == [[*key, *value] for key, value in oracle.open.items()]
+    assert [kept[:5] for kept in state["open"]] == [
+        [*key, *value] for key, value in oracle.open.items()
+    ]
     assert state["recent"] == oracle.recent
     assert state["finished"] == [len(recent) for recent in oracle.recent]
 

@@ -39,6 +39,7 @@ def test_public_names() -> None:
     """The public face is this list; a change to it is a decision."""
     assert jormungandr.sb3.__all__ == [
         "C51",
+        "AnnealedRate",
         "C51Policy",
         "CategoricalNetwork",
         "CnnPolicy",

@@ -46,7 +46,10 @@ def check_sample(sample: Sample, counters: Counters) -> Iterator[Finding]:
 
 
 def _clipped(sample: Sample, _: Counters) -> Finding:
-    low, high = sample.spec.c51.support
+    support = sample.spec.c51.support
+    if support == "auto":
+        return ok("clipped", "the support fits itself to the rewards")
+    low, high = support
     returns = []
     for episode in sample.episodes.values():
         rewards = episode.whole() if episode.terminated else None

@@ -53,6 +53,8 @@ def _clipped(update: dict[str, Any], info: dict[str, Any]) -> Finding:
     if max(low, high) <= CLIPPED:
         return ok("clipped", said)
     support = info["spec"]["c51"]["support"]
+    if support == "auto":
+        return warn("clipped", said, "wait: the support is about to reach further")
     remedy = f"widen c51.support, which is {support}"
     return (fail if max(low, high) > MOSTLY_CLIPPED else warn)("clipped", said, remedy)
 
