@@ -20,6 +20,7 @@ from jormungandr.errors import (
 from jormungandr.ids import check_id
 from jormungandr.protocol import SPLITS, Split, Transition
 from jormungandr.settings import FLOAT32_MAX
+from jormungandr.tags import check_tags
 
 __all__ = [
     "Choice",
@@ -103,9 +104,10 @@ class Episode:
         actor_id: who acts.
         episode_id: unlike that of any other episode of the same actor, in this run or another.
         split: ``train`` or ``validation``.
+        tags: of the episode, such as ``{"regime": "calm"}``; its first step carries them.
 
     Raises:
-        InvalidInput: (one of its classes) an id that no service would take.
+        InvalidInput: (one of its classes) an id, or tags, that no service would take.
 
     Example:
         >>> episode = Episode(actor_id="a1", episode_id="e7", split="train")
@@ -114,9 +116,17 @@ class Episode:
         (0, -1, True)
     """
 
-    def __init__(self, *, actor_id: str, episode_id: str, split: Split) -> None:
+    def __init__(
+        self,
+        *,
+        actor_id: str,
+        episode_id: str,
+        split: Split,
+        tags: Mapping[str, str] | None = None,
+    ) -> None:
         check_id(actor_id, "actor_id")
         check_id(episode_id, "episode_id")
+        self.tags = dict(check_tags(tags, "tags"))
         self.actor_id, self.episode_id, self.split = actor_id, episode_id, split
         self.timestep = 0
         self.over = False
@@ -178,6 +188,7 @@ class Episode:
             truncated=_flag("truncated", truncated),
             behavior_prob=choice.behavior_prob,
             label=label,
+            tags=self.tags if self.tags and self.timestep == 0 else None,
             **more,
         )
         self.timestep += 1

@@ -44,7 +44,9 @@ FORMAT = 1
 DEFAULTS: dict[str, Any] = {"behavior_prob": np.nan, "label": -1}
 HEAD = ("format", "count", "dtype", "shape", "actors", "episodes")
 REQUIRED = (*HEAD, *(name for name in ARRAYS if name not in (*DEFAULTS, "next_action_mask")))
-KNOWN = frozenset((*REQUIRED, *DEFAULTS, "next_action_mask", "generation"))
+#: Optional, and both or neither: the distinct tags, and a column of codes into them.
+TAGS, TAG = "tags", "tag"
+KNOWN = frozenset((*REQUIRED, *DEFAULTS, "next_action_mask", TAGS, TAG, "generation"))
 
 #: What an observation may travel as. Narrower and wider than what is stored is taken, and cast.
 DTYPES = {name: np.dtype(name).newbyteorder("<") for name in ("float32", "float64", "uint8")}
@@ -54,6 +56,8 @@ MOST_FIELDS = 64
 #: Decoding stops where a limit is passed, before there are objects of what follows.
 _FIELDS = Decoder(Annotated[dict[str, Raw], Meta(max_length=MOST_FIELDS)])
 _IDS = Decoder(Annotated[list[str], Meta(max_length=LIMITS["transitions_per_request"])])
+_TAGS = Decoder(Annotated[list[Raw], Meta(max_length=LIMITS["transitions_per_request"])])
+_ONE = Decoder(Annotated[dict[str, str], Meta(max_length=MOST_FIELDS)])
 _SHAPE = Decoder(Annotated[list[int], Meta(max_length=8)])
 _BYTES, _TEXT, _INTEGER = Decoder(memoryview), Decoder(str), Decoder(int)
 _NULL = Raw(b"\xc0")
@@ -90,6 +94,9 @@ def pack(given: Columns, generation: int | None = None) -> bytes:
         array = getattr(given, name)
         if not _says_nothing(name, array):
             body[name] = array.astype(dtype.newbyteorder("<"), copy=False).tobytes()
+    if given.tag is not None and given.tagged.size:
+        body[TAGS] = [dict(tags) for tags in given.tags]
+        body[TAG] = given.tag.astype("<i4", copy=False).tobytes()
     data = msgspec.msgpack.encode(body)
     if len(data) > limit:
         raise BodyTooLarge("body", f"at most {limit} bytes", len(data), "send fewer rows")
@@ -148,9 +155,11 @@ def unpack(body: bytes, spec: ModelSpec, generation: int | None = None) -> Colum
     for name, known in ids.items():
         if len(known) > count:
             raise InvalidValue(f"transitions.{name}", f"at most {count}", f"{len(known)} ids")
-    return columns(
-        Columns(actors=tuple(ids["actors"]), episodes=tuple(ids["episodes"]), **arrays), spec
+    tags, tag = _tags(fields, count)
+    found = Columns(
+        actors=tuple(ids["actors"]), episodes=tuple(ids["episodes"]), **arrays, tags=tags, tag=tag
     )
+    return columns(found, spec)
 
 
 def _fields(body: bytes) -> Fields:
@@ -183,7 +192,8 @@ def _declared(body: bytes) -> int:
 
 
 def _place(name: str) -> str:
-    return f"transitions.{name}" if name in ARRAYS or name in ("actors", "episodes") else name
+    mine = name in ARRAYS or name in ("actors", "episodes", TAGS, TAG)
+    return f"transitions.{name}" if mine else name
 
 
 def _decoded(fields: Fields, name: str, decoder: Decoder[T], expected: str) -> T:
@@ -235,6 +245,30 @@ def _array(fields: Fields, name: str, dtype: np.dtype[Any], shape: tuple[int, ..
         where = f"transitions[{at // (size // shape[0])}].{name}"
         raise InvalidType(where, "a byte of 0 or 1", int(bytes_[at]))
     return bytes_.view(np.bool_).reshape(shape)
+
+
+def _tags(fields: Fields, count: int) -> tuple[Any, NDArray[np.int32] | None]:
+    """Return the distinct tags, for the door to check, and the codes into them."""
+    found = [] if TAGS not in fields else _maps(fields, count)
+    tag = None if TAG not in fields else _array(fields, TAG, np.dtype("<i4"), (count,))
+    for name, other in ((TAGS, TAG), (TAG, TAGS)):
+        if name in fields and other not in fields:
+            raise MissingField(f"transitions.{other}", "a value", "nothing")
+    return found, tag
+
+
+def _maps(fields: Fields, count: int) -> list[dict[str, str]]:
+    """Return the distinct tags; each has a key once."""
+    given = _decoded(fields, TAGS, _TAGS, "a list of maps")
+    if len(given) > count:
+        raise InvalidValue(f"transitions.{TAGS}", f"at most {count}", f"{len(given)} of them")
+    found = []
+    for one in given:
+        tags = _decoded({TAGS: one}, TAGS, _ONE, "maps of strings")
+        if len(tags) != _declared(bytes(one)):
+            raise Malformed("body", "each tag once", "one of them twice")
+        found.append(tags)
+    return found
 
 
 def _mask(fields: Fields, spec: ModelSpec, count: int) -> NDArray[Any]:

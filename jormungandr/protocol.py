@@ -49,6 +49,9 @@ LIMITS: dict[str, int] = {
     "observations_per_request": 4_096,
     "id_bytes": 128,
     "timestep_max": 2**53 - 1,
+    "tags_per_episode": 8,
+    "tag_key_bytes": 32,
+    "tag_value_bytes": 64,
 }
 
 
@@ -81,6 +84,8 @@ class Transition(_Message, omit_defaults=True):
         label: auxiliary class of the observation, as index or name, if known already.
         next_action_mask: which actions the successor allows, one boolean each; of a model with
             action masks, and there only a termination may leave it out.
+        tags: what the actor says of the whole episode, such as ``{"regime": "calm"}``; with
+            timestep 0 only.
     """
 
     actor_id: str
@@ -97,6 +102,7 @@ class Transition(_Message, omit_defaults=True):
     behavior_prob: float | None = None
     label: int | str | None = None
     next_action_mask: Any = None
+    tags: dict[str, str] | None = None
 
 
 class Label(_Message):

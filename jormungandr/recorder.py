@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self, cast
 
@@ -44,6 +45,7 @@ class EpisodeRecorder:
         episode_id: None draws one that no other episode has.
         batch_size: transitions to gather before they are sent; the end of the episode sends them
             too.
+        tags: of the episode, such as ``{"regime": "calm"}``.
 
     Raises:
         InvalidInput: (one of its classes) an argument of the wrong kind.
@@ -69,6 +71,7 @@ class EpisodeRecorder:
         split: Split = "train",
         episode_id: str | None = None,
         batch_size: int = 64,
+        tags: Mapping[str, str] | None = None,
     ) -> None:
         (split,) = check_split(split)
         #: What was recorded and not yet sent, and the receipts of what was.
@@ -77,6 +80,7 @@ class EpisodeRecorder:
             actor_id=actor_id,
             episode_id=f"{new_run()}-0-0" if episode_id is None else episode_id,
             split=split,
+            tags=tags,
         )
         self._pending: tuple[Any, Choice] | None = None  # acted, its outcome not yet known
         #: Undiscounted sum of the rewards so far.
@@ -248,6 +252,7 @@ class Episodic:
         actor_id: str | None = None,
         episode_id: str | None = None,
         batch_size: int = 64,
+        tags: Mapping[str, str] | None = None,
     ) -> EpisodeRecorder:
         """Begin an episode in a loop of your own; its steps are tagged and submitted here.
 
@@ -257,6 +262,7 @@ class Episodic:
             episode_id: None draws one that no other episode has.
             batch_size: transitions to gather before they are sent; the end of the episode sends
                 them too.
+            tags: of the episode, such as ``{"regime": "calm"}``.
 
         Raises:
             UnknownSplit: another split.
@@ -284,4 +290,5 @@ class Episodic:
             split=split,
             episode_id=episode_id,
             batch_size=batch_size,
+            tags=tags,
         )

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from jormungandr.columns import ARRAYS, Columns
 from jormungandr.errors import DataDirError
+from jormungandr.tags import as_pairs
 
 __all__ = [
     "ACCEPTED",
@@ -38,6 +39,8 @@ ACCEPTED, STALE_DROPPED = 1, 2
 PENDING, ATTACHED = 1, 2
 
 FORMAT = 2
+#: Of a row with tags, which a program that knows none of them must not read as one without.
+TAGGED = 3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -122,6 +125,8 @@ def encode_row(row: Row) -> bytes:
                 for name, d in ARRAYS.items()
             },
         }
+        if c.tag is not None and c.tagged.size:
+            body |= {"format": TAGGED, "tags": c.tags, "tag": c.tag.astype("<i4").tobytes()}
     else:
         body = {
             "format": FORMAT,
@@ -141,12 +146,14 @@ def decode_row(lsn: int, kind: str, payload: bytes) -> Row:
         DataDirError: a payload of another format, or a kind that is no data row.
     """
     body = msgspec.msgpack.decode(payload)
-    if body.get("format") != FORMAT:
-        raise DataDirError(f"journal row {lsn}", f"format {FORMAT}", body.get("format"))
+    tagged = body.get("format") == TAGGED and kind == TransitionsRow.kind
+    if body.get("format") != FORMAT and not tagged:
+        expected = f"format {FORMAT}, or {TAGGED} of transitions with tags"
+        raise DataDirError(f"journal row {lsn}", expected, body.get("format"))
     if kind == TransitionsRow.kind:
         shape = tuple(body["shape"])
         dtypes = {**ARRAYS, **_observation_dtypes(np.dtype(body["dtype"]))}
-        arrays = {}
+        arrays: dict[str, Any] = {}
         for name, dtype in dtypes.items():
             array = np.frombuffer(body[name], dtype=dtype)
             if name.endswith("observation"):
@@ -154,7 +161,13 @@ def decode_row(lsn: int, kind: str, payload: bytes) -> Row:
             elif name == "next_action_mask":
                 array = array.reshape(shape[0], -1 if shape[0] else 0)
             arrays[name] = array
-        columns = Columns(actors=tuple(body["actors"]), episodes=tuple(body["episodes"]), **arrays)
+        columns = Columns(
+            actors=tuple(body["actors"]),
+            episodes=tuple(body["episodes"]),
+            **arrays,
+            tags=tuple(map(as_pairs, body["tags"])) if tagged else (),
+            tag=np.frombuffer(body["tag"], dtype="<i4") if tagged else None,
+        )
         return TransitionsRow(lsn, columns, np.frombuffer(body["outcome"], dtype=np.uint8))
     if kind == LabelsRow.kind:
         identities = tuple((a, e, t) for a, e, t in body["identities"])

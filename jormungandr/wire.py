@@ -128,6 +128,7 @@ def _kind_name(kind: Any) -> str:
         list | dict: "a list, or an object of lists",
         bool: "true or false",
         str: "a string",
+        str | int: "a string or an integer",
     }
     return names.get(kind, "a number")
 
@@ -198,6 +199,8 @@ def _column_rows(c: Columns) -> list[dict[str, Any]]:
             row["label"] = lists["label"][i]
         if lists["next_action_mask"][i]:
             row["next_action_mask"] = lists["next_action_mask"][i]
+        if tags := c.tags_of(i):
+            row["tags"] = dict(tags)
         rows.append(row)
     return rows
 

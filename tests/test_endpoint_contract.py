@@ -514,6 +514,73 @@ def test_no_list_of_labels(quiet: Any, given: Any, where: str) -> None:
     assert refused(quiet, lambda: quiet.label(given), e.InvalidType) == where
 
 
+# -- tags --------------------------------------------------------------------------------------
+
+
+def test_tags_are_content(quiet: Any, fresh: Step) -> None:
+    """An episode keeps those it first came with; the same again, in any order, is known."""
+    quiet.add([fresh(0, tags={"regime": "calm", "map": "x"})])
+
+    assert without_lsn(quiet.add([fresh(0, tags={"map": "x", "regime": "calm"}), fresh(1)])) == (
+        receipt(1, 1)
+    )
+    for other in ({"regime": "wild", "map": "x"}, {"regime": "calm"}, None):
+        with pytest.raises(e.IdentityConflict) as caught:
+            quiet.add([fresh(0, tags=other)])
+        assert caught.value.where == "transitions[0]"
+
+
+def test_tags_as_structs(quiet: Any, fresh: Step) -> None:
+    """A Transition with tags is the same content as the dict with its fields."""
+    quiet.add([fresh(0, tags={"regime": "calm"})])
+
+    assert without_lsn(quiet.add([Transition(**fresh(0, tags={"regime": "calm"}))])) == (
+        receipt(0, 1)
+    )
+
+
+@pytest.mark.parametrize(
+    ("timestep", "tags", "error", "where"),
+    [
+        (1, {"regime": "calm"}, e.InvalidValue, "tags"),
+        (0, {"Regime": "calm"}, e.InvalidValue, "tags"),
+        (0, {"regime": 3}, e.InvalidType, "tags.regime"),
+        (0, {"regime": "x" * 65}, e.InvalidValue, "tags.regime"),
+        (0, {f"k{i}": "v" for i in range(9)}, e.InvalidValue, "tags"),
+        (0, "calm", e.InvalidType, "tags"),
+    ],
+)
+def test_bad_tags(
+    quiet: Any, fresh: Step, timestep: int, tags: Any, error: type[e.InvalidInput], where: str
+) -> None:
+    """They are refused at their place, and the batch with them."""
+    with pytest.raises(error) as caught:
+        quiet.add([fresh(2), fresh(timestep, tags=tags)])
+
+    assert caught.value.where == f"transitions[1].{where}"
+    assert without_lsn(quiet.add([fresh(2)])) == receipt(1)
+
+
+def test_returns_by_tag(quiet: Any, fresh: Step) -> None:
+    """The figures of a model tell whole episodes apart by their tags."""
+    tags = {"contract": fresh()["episode_id"]}
+    episode = [fresh(0, tags=tags), fresh(1, terminated=True)]
+    held_out = [
+        dict(row, episode_id=f"{row['episode_id']}v", split="validation") for row in episode
+    ]
+    quiet.wait(quiet.add([*episode, *held_out[:1]]).lsn)
+    quiet.wait(quiet.add(held_out[1:]).lsn)
+    returns = quiet.metrics()["returns"]
+
+    for split in ("train", "validation"):
+        assert returns[split]["by_tag"]["contract"][tags["contract"]] == {
+            "episodes": 1,
+            "over_newest": 1,
+            "mean_return": 1.0,
+            "interval_95": None,
+        }
+
+
 # -- labels -------------------------------------------------------------------------------------
 
 

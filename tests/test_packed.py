@@ -33,6 +33,9 @@ def same(found: Columns, expected: Columns) -> None:
         mine, other = getattr(found, name), getattr(expected, name)
         assert (mine.dtype, mine.shape) == (other.dtype, other.shape), name
         assert mine.tobytes() == other.tobytes(), name
+    assert [found.tags_of(i) for i in range(len(found))] == [
+        expected.tags_of(i) for i in range(len(expected))
+    ]
     assert found.digests().tolist() == expected.digests().tolist()
 
 
@@ -90,6 +93,9 @@ OBSERVATIONS: dict[str, tuple[dict[str, Any], Callable[[np.random.Generator], An
 IDS = st.text(
     st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=32
 ) | st.sampled_from(["a", "b"])
+TAGS = st.none() | st.dictionaries(
+    st.from_regex("[a-z][a-z0-9_]{0,5}", fullmatch=True), IDS.map(lambda v: v[:16]), max_size=3
+)
 FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False)
 
 
@@ -128,6 +134,8 @@ def batches(draw: st.DrawFn) -> tuple[ModelSpec, list[dict[str, Any]]]:
             row["label"] = draw(st.sampled_from([None, 0, 1, "UP"]))
         if masks and not (end and draw(st.booleans())):
             row["next_action_mask"] = draw(st.sampled_from([[True, False, True], [0, 1, 0]]))
+        if draw(st.booleans()):
+            row |= {"timestep": 0, "tags": draw(TAGS)}
         rows.append(row)
     return spec, rows
 

@@ -30,6 +30,7 @@ SCALARS = (
     "behavior_prob",
     "label",
     "outcome",
+    "tags",
 )
 ARRAYS = ("observation", "next_observation", "next_action_mask")
 #: Written by `export-data` for people to read; the file says the same elsewhere.
@@ -211,6 +212,16 @@ def _class(value: Any, where: str) -> int | str:
     )
 
 
+def _tags(value: Any, where: str) -> Any:
+    """Return tags; a file of text has them as a JSON object."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return msgspec.json.decode(value)
+    except msgspec.DecodeError as error:
+        raise InvalidType(where, "a JSON object of strings", error) from None
+
+
 _PARSERS: dict[str, Callable[[Any, str], Any]] = {
     "actor_id": _text,
     "episode_id": _text,
@@ -222,4 +233,5 @@ _PARSERS: dict[str, Callable[[Any, str], Any]] = {
     "truncated": _boolean,
     "behavior_prob": _number,
     "label": _class,
+    "tags": _tags,
 }

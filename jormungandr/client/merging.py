@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from jormungandr.columns import ARRAYS, Columns, columns
+from jormungandr.columns.tags import joined_tags
 from jormungandr.packed import pack, unpack
 from jormungandr.spec import ModelSpec
 from jormungandr.wire import MSGPACK, decode_object
@@ -48,4 +49,5 @@ def _joined(parts: Sequence[Columns]) -> Columns:
             known = [codes.setdefault(i, len(codes)) for i in getattr(part, name)]
             moved.append(np.array(known, dtype=np.int32)[getattr(part, code)])
         ids[name], arrays[code] = tuple(codes), np.concatenate(moved)
-    return Columns(actors=ids["actors"], episodes=ids["episodes"], **arrays)
+    tags, tag = joined_tags(parts)
+    return Columns(actors=ids["actors"], episodes=ids["episodes"], **arrays, tags=tags, tag=tag)

@@ -80,15 +80,16 @@ def test_csv(full: Path, tmp_path: Path, capsys: Capture) -> None:
 
     assert (tmp_path / "out.csv").read_text(encoding="utf-8") == (
         "lsn,actor_id,episode_id,timestep,split,policy_version,behavior_prob,label,label_name,"
-        'outcome,observation.x,"observation.a, b",action,action_label,reward,next_observation.x,'
+        'outcome,tags,observation.x,"observation.a, b",action,action_label,reward,'
+        "next_observation.x,"
         '"next_observation.a, b",terminated,truncated,next_action_mask.HOLD,next_action_mask.GO\n'
-        '2,ψ,"e,1",0,train,4,0.3,0,DOWN,accepted,'
+        '2,ψ,"e,1",0,train,4,0.3,0,DOWN,accepted,,'
         "0.1,-2.5,1,GO,1e-08,3.0,1.6777216e+07,false,false,true,false\n"
-        '2,ψ,"e,1",1,train,4,,1,UP,accepted,'
+        '2,ψ,"e,1",1,train,4,,1,UP,accepted,,'
         "0.1,-2.5,1,GO,1e-08,3.0,1.6777216e+07,false,false,true,false\n"
-        '4,ψ,"e,1",2,train,1,,,,stale_dropped,'
+        '4,ψ,"e,1",2,train,1,,,,stale_dropped,,'
         "0.1,-2.5,1,GO,1e-08,3.0,1.6777216e+07,true,false,true,false\n"
-        "4,ψ,v,0,validation,-1,,,,accepted,"
+        "4,ψ,v,0,validation,-1,,,,accepted,,"
         "0.1,-2.5,1,GO,1e-08,3.0,1.6777216e+07,false,false,true,false\n"
     )
     assert capsys.readouterr().out.startswith("4 transitions of m.1, up to row 4, in ")
@@ -103,7 +104,7 @@ def test_json_lines(full: Path, tmp_path: Path) -> None:
     assert len(lines) == 4
     extra = {"lsn": 2, "label_name": "UP", "action_label": "GO", "outcome": "accepted"}
     float32 = {"observation": [float(np.float32(0.1)), -2.5], "reward": float(np.float32(1e-8))}
-    assert second == full_step(1, label=1, behavior_prob=None, **float32) | extra
+    assert second == full_step(1, label=1, behavior_prob=None, tags=None, **float32) | extra
     step = {name: value for name, value in first.items() if name not in extra}
     assert columns([step], ModelSpec.from_dict(FULL)).digests().tolist() == (
         columns([full_step(0, behavior_prob=0.3)], ModelSpec.from_dict(FULL)).digests().tolist()

@@ -21,14 +21,22 @@ _INFERENCE = {"observations": [[0.0, 1.0], [1.0, 2.0]], "epsilon": 0.5, "distrib
 _LABELS = {
     "labels": [{**identity("a", "e0", 1), "label": "UP"}, {**identity("z", "z", 9), "label": 0}]
 }
+_TAGS = {"map": "dust", "regime": "é"}
+
+
+def _tagged(rows: list[Any]) -> list[Any]:
+    """Return transitions with tags on the first step of each episode."""
+    return [{**row, "tags": _TAGS} if row["timestep"] == 0 else row for row in rows]
+
+
 _VALUES: list[tuple[str, Any]] = [
     ("/v1/models", {"model_id": "m", "spec": QUIET}),
     (f"{MODEL}/experience/add", {"transitions": experience(2, 2)}),
-    (f"{MODEL}/experience/add", {"transitions": experience(1, 2, actor_id="b", seed=1)}),
+    (f"{MODEL}/experience/add", {"transitions": _tagged(experience(1, 2, actor_id="b", seed=1))}),
     (f"{MODEL}/labels/add", _LABELS),
     (f"{MODEL}/inference", _INFERENCE),
 ]
-_PACKED = pack(columns(experience(2, 3, actor_id="c"), ModelSpec.from_dict(QUIET)))
+_PACKED = pack(columns(_tagged(experience(2, 3, actor_id="c")), ModelSpec.from_dict(QUIET)))
 #: Path, media type, and body: all of them valid.
 SEEDS: list[tuple[str, str, bytes]] = [
     *((path, JSON, json.dumps(value).encode()) for path, value in _VALUES),

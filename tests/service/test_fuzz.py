@@ -56,11 +56,13 @@ TOKENS = [
     '{"label": "a", "label": "b"}',
 ]
 KEYS = ["extra", "", "Actor_id", "label", "split", "spec", "preset", "observations", "\\ud800"]
+TAGS = {"map": "dust", "regime": "é"}
 BODIES: list[tuple[str, dict[str, Any]]] = [
     ("/v1/models", {"model_id": "m", "spec": QUIET}),
     ("/v1/models", {"model_id": "m", "spec": {"preset": "ou-note", "seed": 1}}),
     ("/v1/models/m/experience/add", {"transitions": experience(2, 2)}),
     ("/v1/models/m/experience/add", {"transitions": experience(1, 2, actor_id="b", seed=1)}),
+    ("/v1/models/m/experience/add", {"transitions": [{**experience(1, 1)[0], "tags": TAGS}]}),
     ("/v1/models/m/labels/add", {"labels": [{**identity("a", "e0", 1), "label": "UP"}]}),
     (
         "/v1/models/m/inference",

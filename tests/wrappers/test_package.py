@@ -24,6 +24,7 @@ def test_public_names():
         "EpisodeResult",
         "Episodes",
         "OverlappedRecorder",
+        "PairedActor",
         "ParallelRecorder",
         "RemoteActor",
         "RunResult",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from jormungandr_wrappers.episodes import Episodes
 from jormungandr_wrappers.overlapped import OverlappedRecorder
+from jormungandr_wrappers.paired import PairedActor
 from jormungandr_wrappers.parallel import ParallelRecorder
 from jormungandr_wrappers.remote_actor import EpisodeResult, RemoteActor, RunResult
 from jormungandr_wrappers.specified import SpecifiedEnv
@@ -22,6 +23,7 @@ __all__ = [
     "EpisodeResult",
     "Episodes",
     "OverlappedRecorder",
+    "PairedActor",
     "ParallelRecorder",
     "RemoteActor",
     "RunResult",

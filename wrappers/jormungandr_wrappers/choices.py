@@ -45,6 +45,7 @@ class Choices:
         deterministic: bool | None,
         epsilon: float | None,
         masks: NDArray[np.bool_] | None = None,
+        held_out: NDArray[np.bool_] | None = None,
     ) -> NDArray[np.int64]:
         """Return actions, (B,), and remember which policy chose them.
 
@@ -54,6 +55,7 @@ class Choices:
                 takes the best in sub-environments of the validation split and explores in others.
             epsilon: probability of a random action; None is the model's exploration schedule.
             masks: (B, A) which actions are allowed; None of a model without masks.
+            held_out: (B,) whose episodes are of the validation split; None is as at first.
 
         Raises:
             ShapeMismatch: another number of observations.
@@ -66,7 +68,10 @@ class Choices:
         if not isinstance(deterministic, bool | np.bool_ | None):
             raise InvalidType("deterministic", "true, false or None", shown(deterministic))
         chosen: dict[int, Choice] = {}
-        held_out = self._held_out if deterministic is None else np.full(count, deterministic)
+        if held_out is None:
+            held_out = self._held_out
+        if deterministic is not None:
+            held_out = np.full(count, deterministic)
         for greedy in (False, True):
             index = np.flatnonzero(held_out == greedy)
             if not len(index):

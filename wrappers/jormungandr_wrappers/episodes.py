@@ -20,6 +20,14 @@ from jormungandr.errors import InvalidValue
 from jormungandr.protocol import Split, Transition
 from jormungandr_wrappers.batches import separated
 from jormungandr_wrappers.masks import Mask, read_masks
+from jormungandr_wrappers.rules import (
+    SplitRule,
+    TagRule,
+    check_rules,
+    info_of,
+    split_of,
+    tags_of,
+)
 
 __all__ = ["Episodes"]
 
@@ -45,6 +53,9 @@ class Episodes:
         actions: A, how many there are; needed with a `mask_key`.
         run: first part of every episode id; None draws one.
         first: number of the first sub-environment; another recorder of the run has those before.
+        rule: says the split of each episode that begins, in place of `splits`; one that it has none
+            for is not recorded, and has no number.
+        tags: of the episodes, or what returns those of each.
     """
 
     def __init__(
@@ -58,7 +69,13 @@ class Episodes:
         actions: int = 0,
         run: str | None = None,
         first: int = 0,
+        rule: SplitRule | None = None,
+        tags: TagRule | None = None,
     ) -> None:
+        check_rules(tags)
+        self._rule, self._tags = rule, tags
+        #: Episodes that the rule had no split for.
+        self.skipped = 0
         self._first = first
         self.run = new_run() if run is None else run
         self.mode = mode
@@ -66,7 +83,10 @@ class Episodes:
         self._mask_key, self._actions = mask_key, actions
         count = len(self._splits)
         self._begun = [0] * count  # episodes begun, by sub-environment
-        self._running: list[Episode] = []  # empty before the first reset
+        #: (B,) whose running episodes are of the validation split.
+        self.held_out: Bools = np.array([name == "validation" for name in self._splits])
+        #: Empty before the first reset; None is an episode that is not recorded.
+        self._running: list[Episode | None] = []
         self._observations: list[Any] = []  # that the next actions are chosen from
         self._labels: list[LabelValue] = [None] * count
         self._masks: list[Mask | None] = [None] * count  # None too where nobody will act
@@ -98,7 +118,9 @@ class Episodes:
             masks = [masks[i] if chosen[i] else self._masks[i] for i in range(count)]
         self._observations, self._labels, self._masks = fresh, labels, masks
         self._ended = self._ended & ~chosen
-        self._running = [self._next(i) if chosen[i] else self._running[i] for i in range(count)]
+        self._running = [
+            self._next(i, infos) if chosen[i] else self._running[i] for i in range(count)
+        ]
 
     def check_running(self) -> None:
         """Refuse a step that no sub-environment, or not every one, is ready for.
@@ -180,10 +202,15 @@ class Episodes:
         rows = []
         for i, choice in enumerate(choices):
             if self._ended[i]:
-                self._running[i] = self._next(i)
+                self._running[i] = self._next(i, infos)
+                continue
+            episode = self._running[i]
+            if i in final:
+                self._running[i] = self._next(i, infos)
+            if episode is None:
                 continue
             rows.append(
-                self._running[i].transition(
+                episode.transition(
                     self._observations[i],
                     choice,
                     reward[i],
@@ -194,20 +221,26 @@ class Episodes:
                     next_action_mask=next_masks[i],
                 )
             )
-            if i in final:
-                self._running[i] = self._next(i)
         self._observations, self._labels, self._masks = after, self._read_labels(infos), masks
         self._ended = over & (not same_step)
         return rows
 
-    def _next(self, i: int) -> Episode:
-        """Return a new episode of sub-environment i."""
+    def _next(self, i: int, infos: Mapping[str, Any]) -> Episode | None:
+        """Return a new episode of sub-environment i; None if it is not to be recorded."""
+        asked = self._rule is not None or callable(self._tags)
+        info = info_of(infos, i) if asked else {}
+        split = self._splits[i] if self._rule is None else split_of(self._rule, info)
+        self.held_out[i] = split == "validation"
+        if split is None:
+            self.skipped += 1
+            return None
         number = self._begun[i]
         self._begun[i] += 1
         return Episode(
             actor_id=self._actor_id,
             episode_id=f"{self.run}-{self._first + i}-{number}",
-            split=self._splits[i],
+            split=split,
+            tags=tags_of(self._tags, info, number),
         )
 
     def _read_labels(self, infos: Mapping[str, Any]) -> list[LabelValue]:

@@ -20,6 +20,7 @@ from jormungandr.errors import InvalidType, InvalidValue
 from jormungandr.outbox import Outbox
 from jormungandr.protocol import Endpoint, Receipt, Split
 from jormungandr_wrappers.checks import check_kind
+from jormungandr_wrappers.rules import SplitRule, TagRule
 from jormungandr_wrappers.vector import VectorRecorder
 
 __all__ = ["OverlappedRecorder"]
@@ -42,8 +43,8 @@ class OverlappedRecorder:
         halves: two vector environments with the same spaces; halves of the same size are best.
         endpoint: as for `VectorRecorder`; several threads call it.
         actor_id: who acts.
-        split: ``train`` or ``validation``, or one of them per sub-environment, (B,).
-        label_key, mask_key, batch_size, run: as for `VectorRecorder`.
+        split: as for `VectorRecorder`; one per sub-environment is (B,).
+        label_key, mask_key, batch_size, run, tags: as for `VectorRecorder`.
         overlap: whether to; None does so where the endpoint acts at a service. A learner in this
             process is not for several threads.
 
@@ -69,12 +70,13 @@ class OverlappedRecorder:
         endpoint: Endpoint,
         *,
         actor_id: str,
-        split: Split | Sequence[Split] = "train",
+        split: Split | Sequence[Split] | SplitRule = "train",
         label_key: str | None = None,
         mask_key: str | None = None,
         batch_size: int = 1,
         run: str | None = None,
         overlap: bool | None = None,
+        tags: TagRule | None = None,
     ) -> None:
         if not isinstance(halves, Sequence) or len(halves) != 2:
             raise InvalidType("halves", "two vector environments", type(halves))
@@ -84,12 +86,15 @@ class OverlappedRecorder:
         if first is second:
             raise InvalidValue("halves", "two vector environments", "one, twice")
         at = first.num_envs
-        splits = check_split(split, at + second.num_envs)
+        parts: tuple[Any, Any] = (split, split)
+        if not callable(split):
+            splits = check_split(split, at + second.num_envs)
+            parts = splits[:at], splits[at:]
         self._starts = (0, at)
         more: Any = {"actor_id": actor_id, "label_key": label_key, "mask_key": mask_key}
-        more["batch_size"] = batch_size
-        one = VectorRecorder(first, endpoint, split=splits[:at], run=run, **more)
-        other = VectorRecorder(second, endpoint, split=splits[at:], run=one.run, first=at, **more)
+        more |= {"batch_size": batch_size, "tags": tags}
+        one = VectorRecorder(first, endpoint, split=parts[0], run=run, **more)
+        other = VectorRecorder(second, endpoint, split=parts[1], run=one.run, first=at, **more)
         #: What was recorded and not yet sent, and the receipts of what was.
         self.outbox: Outbox = one.outbox
         other.outbox = one.outbox
@@ -103,6 +108,11 @@ class OverlappedRecorder:
     def run(self) -> str:
         """First part of every episode id of this recorder."""
         return self._halves[0].run
+
+    @property
+    def skipped(self) -> int:
+        """Episodes that no split was for: played and not recorded."""
+        return sum(half.skipped for half in self._halves)
 
     @property
     def num_envs(self) -> int:

@@ -17,6 +17,7 @@ from jormungandr.outbox import Outbox
 from jormungandr.protocol import Endpoint, InferenceReply, Receipt, Split
 from jormungandr_wrappers.choices import Choices
 from jormungandr_wrappers.episodes import Episodes
+from jormungandr_wrappers.rules import SplitRule, TagRule
 
 __all__ = ["Recording"]
 
@@ -43,6 +44,8 @@ class Recording:
         batch_size: int,
         run: str | None,
         first: int = 0,
+        rule: SplitRule | None = None,
+        tags: TagRule | None = None,
     ) -> None:
         """Begin; the arguments are those of the recorder, of `Episodes` and of `Choices`."""
         self._episodes = Episodes(
@@ -54,6 +57,8 @@ class Recording:
             actions=actions,
             run=run,
             first=first,
+            rule=rule,
+            tags=tags,
         )
         self.outbox = Outbox(endpoint, batch_size)
         self._choices = Choices(endpoint, splits, action_space)
@@ -62,6 +67,11 @@ class Recording:
     def run(self) -> str:
         """First part of every episode id of this recorder."""
         return self._episodes.run
+
+    @property
+    def skipped(self) -> int:
+        """Episodes that no split was for: played, perhaps not to their ends, and not recorded."""
+        return self._episodes.skipped
 
     @property
     def reply(self) -> InferenceReply | None:
@@ -88,7 +98,8 @@ class Recording:
             gymnasium.error.ResetNeeded: with a `mask_key`, before the first reset.
             JormungandrError: the endpoint's own.
         """
-        return self._choices.act(observations, deterministic, epsilon, self._episodes.masks())
+        now = self._episodes
+        return self._choices.act(observations, deterministic, epsilon, now.masks(), now.held_out)
 
     def _begin_step(self, actions: ArrayLike) -> list[Choice]:
         """Return the actions of a step, (B,), with where each came from.

@@ -24,8 +24,12 @@ from jormungandr.outbox import Outbox
 from jormungandr.protocol import Endpoint, Receipt, Split
 from jormungandr_wrappers.checks import check_actions, check_kind, check_label_key, check_spaces
 from jormungandr_wrappers.masks import Mask, read_mask
+from jormungandr_wrappers.rules import SplitRule, TagRule, check_rules, split_of, tags_of
 
 __all__ = ["EpisodeResult", "RemoteActor", "RunResult"]
+
+#: Episodes in a row that no split is for, before there seems to be no other.
+MOST_SKIPPED = 10_000
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,7 @@ class EpisodeResult:
         terminated, truncated: how it ended.
         info: what the environment's last step told, such as OUSpread's ``reference_return``.
         first_version, last_version: policy versions that chose its first and its last action.
+        split: under which it was submitted.
     """
 
     episode_id: str
@@ -49,6 +54,7 @@ class EpisodeResult:
     info: dict[str, Any]
     first_version: int
     last_version: int
+    split: Split = "train"
 
 
 @dataclass(frozen=True)
@@ -61,11 +67,13 @@ class RunResult:
         receipt: what became of all that the actor has sent, in this and earlier runs; when
             ``endpoint.wait(result.receipt.lsn)`` returns, the learner has applied it. With a spool,
             of what was answered until now; `RemoteActor.flush` waits for the rest.
+        skipped: episodes that no split was for, and that were not played.
     """
 
     episodes: tuple[EpisodeResult, ...]
     transitions: int
     receipt: Receipt
+    skipped: int = 0
 
     @property
     def lsn(self) -> int:
@@ -101,7 +109,9 @@ class RemoteActor:
             MultiBinary, MultiDiscrete, or a Dict of those.
         endpoint: a `RemoteLearner`, a `Learner`, or another `Endpoint`.
         actor_id: who acts; 1-128 bytes of UTF-8.
-        split: ``train`` or ``validation``.
+        split: ``train`` or ``validation``, or what says so of each episode: it is called with the
+            info of the reset, and may return None; the environment is then reset again, and
+            `skipped` counts it. `jormungandr.splits.TimeSplit` makes one.
         label_key: the info's key of the auxiliary class of the observation it comes with; with
             OUSpread ``"drift_label"``. None records no labels.
         mask_key: the info's key of the mask of actions that are allowed from the observation it
@@ -111,6 +121,8 @@ class RemoteActor:
         batch_size: transitions to gather before they are sent.
         flush_at_end: send what there is when an episode ends; a run sends the rest when it is done.
         run: first part of the episode ids; None draws 64 random bits.
+        tags: of every episode, such as ``{"map": "dust"}``; or what returns those of each: it is
+            called with the info of the reset and the episode's number n.
 
     Raises:
         InvalidInput: (one of its classes) an argument of the wrong kind, or an environment whose
@@ -132,19 +144,23 @@ class RemoteActor:
         endpoint: Endpoint,
         *,
         actor_id: str,
-        split: Split = "train",
+        split: Split | SplitRule = "train",
         label_key: str | None = None,
         mask_key: str | None = None,
         batch_size: int = 64,
         flush_at_end: bool = True,
         run: str | None = None,
+        tags: TagRule | None = None,
     ) -> None:
         check_kind(env, gymnasium.Env, "env", "VectorRecorder takes a vector environment")
         _, self._actions = check_spaces(env.observation_space, env.action_space)
-        (self.split,) = check_split(split)
+        check_rules(tags)
+        self.split: Split | SplitRule = split if callable(split) else check_split(split)[0]
+        #: Episodes that no split was for, so far.
+        self.skipped = 0
         self.env, self.actor_id = env, actor_id
         self._label_key, self._mask_key = label_key, mask_key
-        self._flush_at_end = flush_at_end
+        self._flush_at_end, self._tags = flush_at_end, tags
         #: What was recorded and not yet sent, and the receipts of what was.
         self.outbox = Outbox(endpoint, batch_size)
         self._run = new_run() if run is None else run
@@ -200,8 +216,7 @@ class RemoteActor:
                 raise InvalidType(name, "an integer", value)  # 1.5 would never be reached
             if value < 1:
                 raise InvalidValue(name, ">= 1", value)
-        if deterministic is None:
-            deterministic = self.split == "validation"
+        before = self.skipped
         if seed is not None:
             self._running = None
         done: list[EpisodeResult] = []
@@ -220,23 +235,41 @@ class RemoteActor:
         except BaseException as error:
             self.outbox.flush_after(error)
             raise
-        return RunResult(tuple(done), taken, self.outbox.send())
+        return RunResult(tuple(done), taken, self.outbox.send(), self.skipped - before)
 
     def _begin(self, seed: int | None) -> _Running:
         """Reset the environment and begin an episode."""
-        observation, info = self.env.reset(seed=seed)
+        observation, info, split = self._reset(seed)
         check_label_key(self._label_key, info)
         mask = self._mask(info)
-        number, self._begun = self._begun, self._begun + 1
+        number = self._begun
         episode = Episode(
-            actor_id=self.actor_id, episode_id=f"{self._run}-0-{number}", split=self.split
+            actor_id=self.actor_id,
+            episode_id=f"{self._run}-0-{number}",
+            split=split,
+            tags=tags_of(self._tags, info, number),
         )
+        self._begun += 1
         return _Running(episode, copied(observation), self._label(info), mask)
 
+    def _reset(self, seed: int | None) -> tuple[Any, dict[str, Any], Split]:
+        """Reset the environment until there is an episode of a split; return that too."""
+        for _ in range(MOST_SKIPPED):
+            observation, info = self.env.reset(seed=seed)
+            seed = None
+            split = split_of(self.split, info) if callable(self.split) else self.split
+            if split is not None:
+                return observation, info, split
+            self.skipped += 1
+        expected = f"an episode of a split among {MOST_SKIPPED:,} resets"
+        raise InvalidValue("split", expected, "none", "is there data of the time it asks for?")
+
     def _step(
-        self, now: _Running, deterministic: bool, epsilon: float | None
+        self, now: _Running, deterministic: bool | None, epsilon: float | None
     ) -> EpisodeResult | None:
         """Take one step; return the episode's result if that was its last."""
+        if deterministic is None:
+            deterministic = now.episode.split == "validation"
         allowed = {} if now.mask is None else {"action_masks": now.mask[None]}
         reply = self.outbox.endpoint.act(
             as_batch(now.observation), deterministic=deterministic, epsilon=epsilon, **allowed
@@ -274,6 +307,7 @@ class RemoteActor:
             info=dict(info),
             first_version=now.first_version,
             last_version=choice.policy_version,
+            split=now.episode.split,
         )
 
     def _label(self, info: dict[str, Any]) -> LabelValue:

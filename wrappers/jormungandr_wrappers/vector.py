@@ -13,6 +13,7 @@ from jormungandr.errors import InvalidValue
 from jormungandr.protocol import Endpoint, Split
 from jormungandr_wrappers.checks import check_kind, check_label_key, check_spaces
 from jormungandr_wrappers.recording import Recording
+from jormungandr_wrappers.rules import SplitRule, TagRule
 
 __all__ = ["VectorRecorder"]
 
@@ -43,7 +44,10 @@ class VectorRecorder(Recording, _Wrapper):
             Discrete, MultiBinary, MultiDiscrete, or a Dict of those.
         endpoint: a `Learner`, a `RemoteLearner`, or another `Endpoint`.
         actor_id: who acts; 1-128 bytes of UTF-8.
-        split: ``train`` or ``validation``, or one of them per sub-environment.
+        split: ``train`` or ``validation``, or one of them per sub-environment; or what says so of
+            each episode: it is called with the info of its reset, and may return None. Such an
+            episode is played and not recorded, and `skipped` counts it.
+            `jormungandr.splits.TimeSplit` makes one.
         label_key: the infos' key of the auxiliary class of the observation they come with; with
             OUSpread ``"drift_label"``. None records no labels.
         mask_key: the infos' key of the mask of actions that are allowed from the observation they
@@ -54,6 +58,8 @@ class VectorRecorder(Recording, _Wrapper):
             that a learner in this process is never behind; over a network 256 saves round trips.
         run: first part of the episode ids; None draws 64 random bits.
         first: number of the first sub-environment in the episode ids.
+        tags: of every episode, such as ``{"map": "dust"}``; or what returns those of each: it is
+            called with the info of its reset and its number n.
 
     Raises:
         InvalidInput: (one of its classes) an argument of the wrong kind, or an environment whose
@@ -78,12 +84,13 @@ class VectorRecorder(Recording, _Wrapper):
         endpoint: Endpoint,
         *,
         actor_id: str,
-        split: Split | Sequence[Split] = "train",
+        split: Split | Sequence[Split] | SplitRule = "train",
         label_key: str | None = None,
         mask_key: str | None = None,
         batch_size: int = 1,
         run: str | None = None,
         first: int = 0,
+        tags: TagRule | None = None,
     ) -> None:
         check_kind(
             vector_env,
@@ -95,7 +102,8 @@ class VectorRecorder(Recording, _Wrapper):
         _, actions = check_spaces(
             vector_env.single_observation_space, vector_env.single_action_space
         )
-        splits = check_split(split, vector_env.num_envs)
+        rule = split if callable(split) else None
+        splits = check_split("train" if callable(split) else split, vector_env.num_envs)
         self._label_key = label_key
         self._record_for(
             endpoint,
@@ -109,6 +117,8 @@ class VectorRecorder(Recording, _Wrapper):
             batch_size=batch_size,
             run=run,
             first=first,
+            rule=rule,
+            tags=tags,
         )
         #: What the last `step` of the environment returned.
         self.last_step: tuple[Any, Any, Any, Any, dict[str, Any]] | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -21,7 +22,8 @@ class Layout:
     """Which columns the transitions of a model have, and their values.
 
     An observation is one column per element, ``observation.NAME``, by the name of its feature or
-    by its index; an image is one column of arrays. A mask is one column per action.
+    by its index; an image is one column of arrays. A mask is one column per action. Tags are JSON,
+    of the first step of an episode alone.
 
     Args:
         spec: of the model.
@@ -50,6 +52,7 @@ class Layout:
             "label",
             "label_name",
             "outcome",
+            "tags",
             *self._named("observation"),
             "action",
             "action_label",
@@ -81,6 +84,7 @@ class Layout:
             "label": np.ma.masked_where(c.label < 0, c.label),
             "label_name": np.ma.masked_where(c.label < 0, _picked([*classes, ""], c.label)),
             "outcome": _picked(["", *OUTCOMES.values()], row.outcome),
+            "tags": _tags(row),
             "action": c.action,
             "action_label": _picked(self.actions, c.action),
             "reward": c.reward,
@@ -96,6 +100,14 @@ class Layout:
                 for a, label in enumerate(self.actions)
             }
         return {name: found[name] for name in self.names}
+
+
+def _tags(row: TransitionsRow) -> NDArray[Any]:
+    """Return (B,) the tags that came with each transition as a JSON object; others are masked."""
+    c = row.columns
+    texts = [msgspec.json.encode(dict(tags)).decode() for tags in c.tags]
+    code = np.full(len(c), -1) if c.tag is None else c.tag
+    return np.ma.masked_where(code < 0, _picked([*texts, ""], code))
 
 
 def _picked(names: Any, index: NDArray[Any]) -> NDArray[Any]:

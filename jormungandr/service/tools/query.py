@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import apsw
 import apsw.ext
+import msgspec
 
 from jormungandr.errors import InvalidValue
+from jormungandr.protocol import SPLITS
+from jormungandr.records import WholeEpisodes
+from jormungandr.rows import ACCEPTED, TransitionsRow
 from jormungandr.service.tools.flat import Layout
 from jormungandr.service.tools.stored import StoredModel
 
@@ -43,7 +47,8 @@ class Query:
     """One SELECT, running.
 
     Beside the tables of the journal there are ``transitions``, one row per transition with the
-    columns of `Layout`, and the views ``versions`` and ``controls``.
+    columns of `Layout`, ``episodes``, one row per whole episode with its return and its tags, and
+    the views ``versions`` and ``controls``.
 
     Args:
         stored: the model; its connection is of no other use afterwards.
@@ -57,6 +62,7 @@ class Query:
         connection = stored.connection
         connection.execute(VIEWS)
         _add_transitions(connection, stored)
+        _add_episodes(connection, stored)
         connection.execute("PRAGMA query_only = ON").fetchall()
         connection.authorizer = _authorize
         self._cursor = connection.cursor()
@@ -112,7 +118,32 @@ def _add_transitions(connection: apsw.Connection, stored: StoredModel) -> None:
             arrays = layout.arrays(row)
             yield from zip(*(arrays[name].tolist() for name in names), strict=True)
 
-    table: Any = transitions
-    table.columns = tuple(names)
-    table.column_access = apsw.ext.VTColumnAccess.By_Index
-    apsw.ext.make_virtual_module(connection, "transitions", table)
+    _make(connection, "transitions", transitions, names)
+
+
+#: Columns of the table ``episodes``.
+EPISODE = (
+    *("actor_id", "episode_id", "split", "length", "return", "low_version", "high_version"),
+    *("terminated", "tags"),
+)
+
+
+def _add_episodes(connection: apsw.Connection, stored: StoredModel) -> None:
+    """Make the table ``episodes`` of the accepted transitions of those that came whole."""
+
+    def episodes() -> Iterator[tuple[Any, ...]]:
+        whole = WholeEpisodes()
+        for row in stored.rows():
+            if isinstance(row, TransitionsRow):
+                for e in whole.add(row.columns.take(row.outcome == ACCEPTED)):
+                    tags = msgspec.json.encode(dict(e.tags)).decode() if e.tags else None
+                    yield (*e[:2], SPLITS[e.split], *e[3:-1], tags)
+
+    _make(connection, "episodes", episodes, EPISODE)
+
+
+def _make(connection: apsw.Connection, name: str, rows: Any, columns: Sequence[str]) -> None:
+    """Make a virtual table of what a function yields."""
+    rows.columns = tuple(columns)
+    rows.column_access = apsw.ext.VTColumnAccess.By_Index
+    apsw.ext.make_virtual_module(connection, name, rows)

@@ -101,6 +101,9 @@ class _JsonLines:
             field = name.partition(".")[0]
             if field in ("observation", "next_observation", "next_action_mask"):
                 columns.setdefault(field, list(getattr(row.columns, field)))
+            elif name == "tags":
+                c = row.columns
+                columns[name] = [dict(c.tags_of(i)) or None for i in range(len(c))]
             else:
                 columns[name] = values.tolist()
         for line in zip(*columns.values(), strict=True):

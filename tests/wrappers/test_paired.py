@@ -1,0 +1,90 @@
+"""Paired actors: both of a pair meet the same, each is one version's, and the tag says so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import pytest
+
+import jormungandr_envs  # noqa: F401 - registers the environment
+from jormungandr.errors import InvalidValue
+from jormungandr_wrappers import PairedActor
+from tests.fake_endpoint import FakeEndpoint
+
+VERSIONS: dict[Any, int] = {"champion": 3, "candidate": 8}
+
+
+class Promoting(FakeEndpoint):
+    """An endpoint whose candidate changes while an episode is played."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wanted: list[Any] = []
+
+    def act(self, observations: Any, *arguments: Any, policy: Any = None, **options: Any) -> Any:
+        """Act as the policy that is asked for."""
+        self.wanted.append(policy)
+        self.version = VERSIONS.get(policy, policy)
+        return super().act(observations, *arguments, **options)
+
+
+@pytest.fixture
+def endpoint() -> Any:
+    """One that knows roles."""
+    return Promoting()
+
+
+def actor(endpoint: Any, **options: Any) -> PairedActor:
+    """Return an actor in short episodes."""
+    env = gymnasium.make("OUSpread-v0", horizon=3)
+    return PairedActor(env, endpoint, actor_id="v", run="r", **options)
+
+
+def test_pairs_share_a_seed_and_a_tag(endpoint: Any) -> None:
+    """What the environment draws is the same for both, and another for each pair."""
+    actor(endpoint).run(3, seed=1)
+    episodes = list(endpoint.episodes().values())
+
+    assert [rows[0].tags for rows in episodes] == [{"pair": f"r-{1 + k // 2}"} for k in range(6)]
+    assert {rows[0].split for rows in episodes} == {"validation"}
+    starts = [float(rows[0].observation[0]) for rows in episodes]
+    assert starts[::2] == starts[1::2]
+    assert len(set(starts)) == 3
+
+
+def test_each_goes_first_in_turn(endpoint: Any) -> None:
+    """An episode asks for a role once, and then for the version that answered."""
+    actor(endpoint).run(2, seed=1)
+
+    assert endpoint.wanted == [
+        *("candidate", 8, 8, "champion", 3, 3),
+        *("champion", 3, 3, "candidate", 8, 8),
+    ]
+    versions = [{row.policy_version for row in rows} for rows in endpoint.episodes().values()]
+    assert versions == [{8}, {3}, {3}, {8}]
+    assert all(deterministic for _, deterministic, _ in endpoint.asked)
+
+
+def test_what_comes_back(endpoint: Any) -> None:
+    """Of each pair the candidate's episode, and the champion's."""
+    found = actor(endpoint).run(2, seed=5)
+
+    assert [(ours.first_version, theirs.first_version) for ours, theirs in found] == [(8, 3)] * 2
+
+
+def test_seeds_go_on(endpoint: Any) -> None:
+    """Two runs of one pair play what one run of two would."""
+    one = actor(endpoint)
+    first = [*one.run(1, seed=9), *one.run(1)]
+    again = actor(Promoting()).run(2, seed=9)
+
+    assert [a.total_reward for pair in first for a in pair] == [
+        b.total_reward for pair in again for b in pair
+    ]
+
+
+def test_no_pairs(endpoint: Any) -> None:
+    """There is nothing to play."""
+    with pytest.raises(InvalidValue, match="pairs"):
+        actor(endpoint).run(0)

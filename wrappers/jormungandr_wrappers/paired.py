@@ -1,0 +1,124 @@
+"""`PairedActor`: candidate and champion on the same seeds, for promotions decided on pairs."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import gymnasium
+import numpy as np
+
+from jormungandr.episode import new_run
+from jormungandr.errors import InvalidValue
+from jormungandr.protocol import InferenceReply
+from jormungandr_wrappers.remote_actor import EpisodeResult, RemoteActor
+
+__all__ = ["PairedActor"]
+
+ROLES = ("candidate", "champion")
+
+
+class _Acting(Protocol):
+    """What can be asked for the actions of a policy, as a `RemoteLearner` can."""
+
+    def act(
+        self,
+        observations: Any,
+        deterministic: bool = False,
+        epsilon: float | None = None,
+        *,
+        action_masks: Any = None,
+        policy: str | int | None = None,
+    ) -> InferenceReply:
+        """Choose actions with a role's policy, or with a version's."""
+        ...
+
+
+class _Role:
+    """An endpoint whose actions are those of one role, and within an episode of one version."""
+
+    def __init__(self, endpoint: _Acting) -> None:
+        self._endpoint = endpoint
+        self.policy: str | int = ROLES[0]
+
+    def act(self, *arguments: Any, **options: Any) -> InferenceReply:
+        """Choose actions; the first reply of an episode says which version plays it."""
+        reply = self._endpoint.act(*arguments, policy=self.policy, **options)
+        self.policy = reply.policy_version
+        return reply
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._endpoint, name)
+
+
+class PairedActor:
+    """Play held-out episodes in pairs: the candidate and the champion, from the same seed.
+
+    What an environment draws from its seed both meet alike, and the difference of their returns
+    tells more than two returns do (docs/promotion.md). While no policy is tried, the champion plays
+    both; nothing counts then.
+
+    Args:
+        env: that `RemoteActor` takes; its randomness is to come from the seed of its reset.
+        endpoint: a `RemoteLearner` that asks the service for actions, of a model that promotes.
+        actor_id: who acts.
+        run: first part of the names of pairs and of the episode ids; None draws 64 random bits.
+        options: further arguments of `RemoteActor`, but `split` and `tags`.
+
+    Raises:
+        InvalidInput: (one of its classes) as `RemoteActor` does.
+    """
+
+    def __init__(
+        self,
+        env: gymnasium.Env[Any, Any],
+        endpoint: _Acting,
+        *,
+        actor_id: str,
+        run: str | None = None,
+        **options: Any,
+    ) -> None:
+        self._run = new_run() if run is None else run
+        self._role, self._pairs, self._pair = _Role(endpoint), 0, ""
+        self._actor = RemoteActor(
+            env,
+            self._role,
+            actor_id=actor_id,
+            split="validation",
+            run=self._run,
+            tags=lambda *_: {"pair": self._pair},
+            **options,
+        )
+        self._rng = np.random.default_rng()
+
+    def run(
+        self, pairs: int, *, seed: int | None = None
+    ) -> list[tuple[EpisodeResult, EpisodeResult]]:
+        """Play so many pairs, with the best action always.
+
+        Args:
+            pairs: at least 1.
+            seed: of the seeds that the environment is reset with; None goes on with them.
+
+        Returns:
+            Of each pair what the candidate and what the champion did.
+
+        Raises:
+            InvalidValue: fewer than one pair.
+            PolicyGone: a version is no longer kept that an episode began with.
+            JormungandrError: the endpoint's own.
+        """
+        if pairs < 1:
+            raise InvalidValue("pairs", ">= 1", pairs)
+        if seed is not None:
+            self._rng = np.random.default_rng(seed)
+        return [self._play(int(self._rng.integers(2**31))) for _ in range(pairs)]
+
+    def _play(self, seed: int) -> tuple[EpisodeResult, EpisodeResult]:
+        self._pairs += 1
+        self._pair = f"{self._run}-{self._pairs}"
+        done: dict[str, EpisodeResult] = {}
+        # Each goes first every other time: what changes with time is not on one side.
+        for role in ROLES if self._pairs % 2 else ROLES[::-1]:
+            self._role.policy = role
+            done[role] = self._actor.run(episodes=1, seed=seed).episodes[0]
+        return done["candidate"], done["champion"]
