@@ -30,6 +30,8 @@ NAMES = (
     "publish.file",  # the file has its name; the VERSION row comes next
     "publish.row",  # the VERSION row is durable
     "publish.serving",  # all is recorded; nobody is served it yet
+    # A promotion: gateway.
+    "promotion.row",  # a decision about promotions is durable; nothing follows from it yet
     # A checkpoint: learner process.
     "checkpoint.file",  # one more of its files is synced
     "checkpoint.manifest",  # the manifest is synced

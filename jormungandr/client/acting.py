@@ -29,6 +29,7 @@ class Acting(Protocol):
         *,
         action_masks: ArrayLike | None = None,
         distribution: bool = False,
+        policy: str | int | None = None,
         seconds: float | None = None,
     ) -> InferenceReply:
         """Choose actions, as `Endpoint.act` does, within so many seconds if it has to ask."""
@@ -55,10 +56,11 @@ class RemoteActing:
     Args:
         calls: to the service.
         path: of the model.
+        policy: that is asked for where no other is; None is what the model serves.
     """
 
-    def __init__(self, calls: Calls, path: str) -> None:
-        self._calls, self._path = calls, path
+    def __init__(self, calls: Calls, path: str, policy: str | None = None) -> None:
+        self._calls, self._path, self._policy = calls, path, policy
         self._version = -1
 
     def act(
@@ -69,6 +71,7 @@ class RemoteActing:
         *,
         action_masks: ArrayLike | None = None,
         distribution: bool = False,
+        policy: str | int | None = None,
         seconds: float | None = None,
     ) -> InferenceReply:
         """See `Acting.act`."""
@@ -89,6 +92,9 @@ class RemoteActing:
             request["action_masks"] = masks.tolist() if isinstance(masks, np.ndarray) else masks
         if distribution:
             request["distribution"] = True
+        wanted = self._policy if policy is None else policy
+        if wanted is not None:
+            request["policy"] = wanted
         try:
             body = encode(request)
         except (TypeError, ValueError, RecursionError) as error:
@@ -139,9 +145,17 @@ class LocalActing:
         *,
         action_masks: ArrayLike | None = None,
         distribution: bool = False,
+        policy: str | int | None = None,
         seconds: float | None = None,
     ) -> InferenceReply:
-        """See `Acting.act`; only the first call waits for anything."""
+        """See `Acting.act`; only the first call waits for anything.
+
+        Raises:
+            InvalidValue: another policy is asked for than the one that is followed.
+        """
+        if policy is not None:
+            remedy = "placement='remote' asks the service, which has them all"
+            raise InvalidValue("policy", "None, for a policy that is placed here", policy, remedy)
         return self.policy(seconds).act(
             observations,
             self._rng,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from urllib.parse import quote
 
 from jormungandr.client.calls import Again, Calls, Pauses
 from jormungandr.errors import (
@@ -38,10 +39,13 @@ class Follower:
         calls: to the service.
         path: of the model.
         poll: seconds for which one request is held open, 0.05 … 60.
+        policy: the role of what is followed; None is what the model serves.
     """
 
-    def __init__(self, calls: Calls, path: str, *, poll: float = 20.0) -> None:
-        self._calls, self._path = calls, path
+    def __init__(
+        self, calls: Calls, path: str, *, poll: float = 20.0, policy: str | None = None
+    ) -> None:
+        self._calls, self._path, self._policy = calls, path, policy
         self._poll = min(60.0, max(0.05, poll))
         self._snapshot: PolicySnapshot | None = None
         self._confirmed = 0.0
@@ -134,6 +138,8 @@ class Follower:
         have = self._snapshot
         wait = f"wait={self._poll:.3f}"
         newer = wait if have is None else f"newer_than={have.version}&{wait}"
+        if self._policy is not None:
+            newer += f"&policy={quote(self._policy, safe='')}"
         timeout = self._poll + self._calls.timeout
         try:
             return self._calls.attempt("GET", f"{self._path}/policy?{newer}", timeout=timeout)
@@ -150,7 +156,10 @@ class Follower:
         if have is not None and have.generation != snapshot.generation:
             expected, got = f"generation {have.generation}", f"generation {snapshot.generation}"
             raise ModelGone(self._path, expected, got, "it was deleted and created again")
-        if have is not None and snapshot.version <= have.version:
+        # A champion may be rolled back to an older one; the newest policy only gets newer.
+        promoted = answer.headers.get("jormungandr-policy-role", "latest") != "latest"
+        older = have is not None and snapshot.version <= have.version
+        if have is not None and older and not (promoted and snapshot.version != have.version):
             raise InternalError("policy", f"one newer than {have.version}", snapshot.version)
         self._snapshot = snapshot
 

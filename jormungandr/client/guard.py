@@ -130,6 +130,7 @@ class Guarded:
         *,
         action_masks: ArrayLike | None = None,
         distribution: bool = False,
+        policy: str | int | None = None,
         seconds: float | None = None,
     ) -> InferenceReply:
         """See `Acting.act`; an observation or mask that is not acceptable is an error as ever."""
@@ -153,6 +154,7 @@ class Guarded:
                 epsilon,
                 action_masks=action_masks,
                 distribution=distribution,
+                policy=policy,
                 seconds=seconds if left is None else left,
             )
 

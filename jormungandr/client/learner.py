@@ -62,6 +62,8 @@ class RemoteLearner(RemoteModel, Episodic):
         guard: what `act` does when there is no good action in time.
         poll: seconds for which a request for a newer policy is held open.
         seed: of what a local policy explores with; None draws one.
+        policy: ``"latest"``, ``"champion"`` or ``"candidate"``, to act with; None is what the model
+            serves. Who gathers training data from a model that promotes does with the latest.
 
     Example:
         >>> RemoteLearner("http://127.0.0.1:8000", "ou", token="secret").model_id
@@ -83,6 +85,7 @@ class RemoteLearner(RemoteModel, Episodic):
         guard: Guard | None = None,
         poll: float = 20.0,
         seed: int | None = None,
+        policy: str | None = None,
     ) -> None:
         if placement not in ("remote", "local"):
             raise InvalidValue("placement", "'remote' or 'local'", repr(placement))
@@ -94,10 +97,10 @@ class RemoteLearner(RemoteModel, Episodic):
         if placement == "local":
             if guard is not None and guard.max_policy_age is not None:
                 poll = min(poll, guard.max_policy_age / 3)  # each answer says: it is the newest
-            local = LocalActing(Follower(self._calls, self._path, poll=poll), seed)
+            local = LocalActing(Follower(self._calls, self._path, poll=poll, policy=policy), seed)
             self._acting: Acting = local
         else:
-            self._acting = RemoteActing(self._calls, self._path)
+            self._acting = RemoteActing(self._calls, self._path, policy)
         self._local = local
         self._guarded: Guarded | None = None
         if guard is not None:
@@ -210,6 +213,7 @@ class RemoteLearner(RemoteModel, Episodic):
         *,
         action_masks: ArrayLike | None = None,
         distribution: bool = False,
+        policy: str | int | None = None,
     ) -> InferenceReply:
         """Choose actions for a batch of observations, or for a single one as a batch of one.
 
@@ -219,6 +223,8 @@ class RemoteLearner(RemoteModel, Episodic):
             epsilon: probability of a random action; None is the model's exploration schedule.
             action_masks: (B, A) which actions are allowed; of a model with action masks.
             distribution: also return the return distribution of every action.
+            policy: ``"latest"``, ``"champion"``, ``"candidate"`` or a version that is kept; None is
+                the one that this was made for. A policy placed here is always that one.
 
         Raises:
             ModelUnknown: the model was deleted, say.
@@ -231,6 +237,7 @@ class RemoteLearner(RemoteModel, Episodic):
             epsilon,
             action_masks=action_masks,
             distribution=distribution,
+            policy=policy,
         )
 
     def specification(self) -> ModelSpec:

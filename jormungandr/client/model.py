@@ -84,6 +84,34 @@ class RemoteModel:
         """Return the last update's figures and the evaluations so far."""
         return self._object(f"{self._path}/metrics")
 
+    def promotion(self) -> dict[str, Any]:
+        """Return who is champion, who is tried with what so far, and what was decided."""
+        return self._object(f"{self._path}/promotion")
+
+    def decide(
+        self, action: str, version: int | None = None, *, reason: str = ""
+    ) -> dict[str, Any]:
+        """Decide about the policy that is served, in the place of the evidence.
+
+        Args:
+            action: ``promote``, ``rollback``, ``refuse``, ``pin`` or ``unpin``.
+            version: of the policy; None is the candidate for ``promote``, the champion before this
+                one for ``rollback``, and this one for ``pin``.
+            reason: that is kept with it.
+
+        Returns:
+            What `promotion` returns, after it.
+
+        Raises:
+            InvalidValue: the model promotes nothing, or no such action.
+            PolicyVersionUnknown: there is no such policy, no candidate or no earlier champion.
+            PolicyGone: it is no longer kept.
+        """
+        body = {"action": action, "reason": reason}
+        given = body if version is None else {**body, "version": version}
+        path = f"{self._path}/promotion"
+        return decoded(self._calls.request("POST", path, encode(given)), dict[str, Any])
+
     def _object(self, path: str) -> dict[str, Any]:
         return decoded(self._calls.request("GET", path), dict[str, Any])
 

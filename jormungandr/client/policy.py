@@ -23,7 +23,7 @@ class RemotePolicy(Predictor):
         url, model_id, token: as for `RemoteLearner`.
         placement: ``remote`` asks the service for each action. ``local`` acts here, in NumPy, with
             the newest policy that a thread fetches; it goes on acting while the service is away.
-        transport, patience, guard, poll, seed: as for `RemoteLearner`.
+        transport, patience, guard, poll, seed, policy: as for `RemoteLearner`.
 
     Raises:
         ModelUnknown: there is no such model.
@@ -42,6 +42,7 @@ class RemotePolicy(Predictor):
         guard: Guard | None = None,
         poll: float = 20.0,
         seed: int | None = None,
+        policy: str | None = None,
     ) -> None:
         self._endpoint = RemoteLearner(
             url,
@@ -53,6 +54,7 @@ class RemotePolicy(Predictor):
             guard=guard,
             poll=poll,
             seed=seed,
+            policy=policy,
         )
         try:
             self._spec = self._endpoint.specification()

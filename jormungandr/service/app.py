@@ -49,6 +49,7 @@ from jormungandr.service.observe.routes import MetricsRoute
 from jormungandr.service.observe.scrape import scrape
 from jormungandr.service.openapi import openapi_route
 from jormungandr.service.policy_route import PolicyRoute
+from jormungandr.service.promotion.routes import promotion_routes
 from jormungandr.service.retention import Keeping
 from jormungandr.version import __version__
 from jormungandr.wire import MSGPACK, decode_object, encode, fields
@@ -246,6 +247,7 @@ def _routes(gateway: Gateway, exporter: Exporter) -> list[Route]:
                     "epsilon": float | int,
                     "action_masks": list,
                     "distribution": bool,
+                    "policy": str | int,
                 },
             )
             _at_most(count(given["observations"], model.spec.observation), "observations")
@@ -260,6 +262,7 @@ def _routes(gateway: Gateway, exporter: Exporter) -> list[Route]:
             epsilon=given.get("epsilon"),
             action_masks=given.get("action_masks"),
             distribution=given.get("distribution", False),
+            wanted=given.get("policy"),
         )
 
     one = "/v1/models/{model_id}"
@@ -278,6 +281,7 @@ def _routes(gateway: Gateway, exporter: Exporter) -> list[Route]:
         _at("POST", f"{one}/inference", inference, "act", docs.INFERENCE, body=SMALL, lane=asked),
         Route(f"{one}/export", ExportRoute(gateway.model, exporter), methods=["POST"]),
         Route(f"{one}/policy", PolicyRoute(gateway.model, lanes.waits), methods=["GET"]),
+        *promotion_routes(gateway.model),
     ]
 
 

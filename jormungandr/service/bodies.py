@@ -32,6 +32,8 @@ __all__ = [
 
 Figures = dict[str, Any]
 Count = Annotated[int, Meta(ge=0)]
+#: Under which a policy can be asked for.
+Role = Literal["latest", "champion", "candidate"]
 #: What `ModelSpec.from_dict` takes: a specification, or what a preset does not say already.
 SpecLike = Annotated[
     Figures,
@@ -43,7 +45,8 @@ SpecLike = Annotated[
                     "type": "object",
                     "required": ["preset"],
                     "properties": {"preset": {"enum": list(preset_names())}},
-                    "description": "a named specification that the other fields override",
+                    "description": "a named specification that the other fields override; all but"
+                    " ou-note leave observation and actions to be given",
                 },
             ]
         }
@@ -113,6 +116,7 @@ class ModelInfo(msgspec.Struct):
     lineages: Count
     quarantined: Count
     lag: Figures
+    promotion: Figures
     evaluation: Evaluation | None
     diverged: bool
     learner: Figures
@@ -126,10 +130,11 @@ class Models(msgspec.Struct):
 
 
 class ModelMetrics(msgspec.Struct):
-    """The last update's figures, the evaluations that are remembered, and what each actor sent."""
+    """The last update, evaluations, returns by split and tag, and what each actor sent."""
 
     update: Figures
     evaluations: list[Evaluation]
+    returns: dict[str, Figures]
     actors: Figures
     learner: Figures
 
@@ -154,6 +159,7 @@ class Infer(msgspec.Struct, forbid_unknown_fields=True):
     epsilon: Annotated[float, Meta(ge=0, le=1)] | None = None
     action_masks: list[Any] | None = None
     distribution: bool | None = None
+    policy: Role | Count | None = None
 
 
 class Checkpoint(msgspec.Struct):

@@ -22,6 +22,7 @@ from jormungandr.errors import (
     NonFinite,
     PackageMissing,
     PendingLabelsFull,
+    PolicyGone,
     PolicyNotReady,
     PolicyVersionStale,
     PolicyVersionUnknown,
@@ -127,10 +128,19 @@ INFERENCE = Doc(
     "Ask what to do",
     {200: InferenceReply},
     body=Infer,
-    errors=(*_FIELDS, *_ARRAYS, RateLimited, PolicyNotReady, ModelGone, Draining),
+    errors=(
+        *_FIELDS,
+        *_ARRAYS,
+        RateLimited,
+        PolicyNotReady,
+        PolicyVersionUnknown,
+        PolicyGone,
+        ModelGone,
+        Draining,
+    ),
 )
 EXPORT = Doc(
-    "The newest policy as a file",
+    "The policy served, as a file",
     {200: Raw("application/zip", "the folder that docs/export.md describes")},
     query={
         "format": Query(

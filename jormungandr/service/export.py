@@ -137,7 +137,7 @@ class ExportRoute:
                 raise MissingField("query.format", "the name of a format", "nothing")
             name = check_format(request.query["format"], "query.format")
             model = self._find(request.path["model_id"])
-            snapshot = await model.newest_policy()
+            snapshot = await model.policy_for()
             data = await while_heard(self._exporter.archive(snapshot, name), receive)
             made.append((f"{model.model_id}-v{snapshot.version}-{name}.zip", data))
             return 200, None

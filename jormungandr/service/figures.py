@@ -48,6 +48,7 @@ def info(model: Model) -> dict[str, Any]:
         "mixed_episodes": counters.mixed_episodes,
         "unversioned": counters.unversioned,
         "lag": model.actors.summary(),
+        "promotion": _promotion(model),
         "evaluation": next(reversed(learning.evaluations.values()), None),
         "learner": learner,
         "warnings": _warnings(model),
@@ -60,11 +61,25 @@ def metrics(model: Model) -> dict[str, Any]:
     return {
         "update": learning.metrics,
         "evaluations": list(learning.evaluations.values()),
+        "returns": learning.returns or {split: {"episodes": 0, "by_tag": {}} for split in SPLITS},
         "actors": model.actors.figures(model.journal.roll, model.journal.counters),
         "learner": {
             "ends": learning.process.report()["ends"],
             "quarantined": learning.quarantine.positions,
         },
+    }
+
+
+def _promotion(model: Model) -> dict[str, Any]:
+    """Return who is champion and who is tried, in a few figures."""
+    gate, evidence = model.gate, model.gate.evidence()
+    standing = gate.standing
+    return {
+        "serve": gate.rule.serve,
+        "champion": None if standing.champion is None else standing.champion.version,
+        "candidate": None if standing.candidate is None else standing.candidate.version,
+        "pairs": 0 if evidence is None else evidence.pairs,
+        "decisions": standing.decided,
     }
 
 
@@ -81,6 +96,11 @@ def _warnings(model: Model) -> list[str]:
     shortage = model.retention.shortage()
     if shortage is not None:
         found.append(f"storage_full: {shortage}")
+    if model.gate.lost is not None:
+        found.append(
+            f"champion_lost: the file of policy {model.gate.lost} is damaged or gone, and nothing"
+            " is handed out; promote another one, or roll back"
+        )
     if model.publication.mismatched is not None:
         found.append(
             f"rebuilt_differently: policy {model.publication.mismatched} came out with other bits"

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import Executor
 from math import prod
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -27,10 +27,15 @@ LOOP_OBSERVATIONS, LOOP_COST = 64, 1 << 24
 SHARED_OBSERVATIONS, SHARED_COST = 256, 1 << 25
 #: Multiplications that the exponential of one atom stands for.
 EXPONENTIAL = 16
+#: And those that the noise of one weight does, drawn for each request.
+NOISE = 16
 #: Turns of the event loop that a forward waits for while each of them brings more requests.
 TURNS = 4
 #: Numbers of the distributions in one reply: writing them as JSON holds the event loop.
 REPLY_NUMBERS = 1 << 19
+
+#: A question, who waits for its answer, and the policy it is to; None is the one at hand.
+_Asked: TypeAlias = tuple[Question, "asyncio.Future[InferenceReply]", PolicySnapshot | None]
 
 
 class Inference:
@@ -43,7 +48,7 @@ class Inference:
     Args:
         spec: of the model.
         rng: draws the explored actions.
-        policy: returns the newest policy.
+        policy: returns the policy to act with where none is asked for.
         pool: for large requests and images.
         meters: count passes and requests.
     """
@@ -59,16 +64,21 @@ class Inference:
         self._spec, self._rng, self._policy = spec, rng, policy
         self._pool, self._meters = pool, meters
         atoms = len(spec.action_set) * spec.c51.atoms
-        cost = EXPONENTIAL * atoms + sum(prod(shape) for shape in layer_shapes(spec).values())
-        self._small = 0 if spec.observation.is_image else min(LOOP_OBSERVATIONS, LOOP_COST // cost)
+        weights = sum(prod(shape) for shape in layer_shapes(spec).values())
+        cost = EXPONENTIAL * atoms + weights
+        left = max(0, LOOP_COST - NOISE * weights) if spec.c51.noisy else LOOP_COST
+        self._small = 0 if spec.observation.is_image else min(LOOP_OBSERVATIONS, left // cost)
         self._shared = max(1, min(SHARED_OBSERVATIONS, SHARED_COST // cost))
-        self._waiting: list[tuple[Question, asyncio.Future[InferenceReply]]] = []
+        self._waiting: list[_Asked] = []
 
-    async def act(self, observations: Any, **options: Any) -> InferenceReply:
+    async def act(
+        self, observations: Any, *, policy: PolicySnapshot | None = None, **options: Any
+    ) -> InferenceReply:
         """Choose actions.
 
         Args:
             observations: as the request has them.
+            policy: that is asked for; None is the one at hand when it is answered.
             options: the other arguments of `Question.checked`.
 
         Raises:
@@ -79,11 +89,11 @@ class Inference:
         self._check_size(rows, bool(options["distribution"]))
         if rows > self._small:
             return await asyncio.get_running_loop().run_in_executor(
-                self._pool, self._alone, observations, options
+                self._pool, self._alone, observations, policy, options
             )
         question = Question.checked(self._spec, observations, **options)
         reply: asyncio.Future[InferenceReply] = asyncio.get_running_loop().create_future()
-        self._waiting.append((question, reply))
+        self._waiting.append((question, reply, policy))
         if len(self._waiting) == 1:
             asyncio.get_running_loop().call_soon(self._gather, 1, 1)
         return await reply
@@ -94,10 +104,12 @@ class Inference:
             expected = f"at most {REPLY_NUMBERS} probabilities in a reply"
             raise BodyTooLarge("observations", expected, numbers, "ask for fewer at a time")
 
-    def _alone(self, observations: Any, options: dict[str, Any]) -> InferenceReply:
+    def _alone(
+        self, observations: Any, policy: PolicySnapshot | None, options: dict[str, Any]
+    ) -> InferenceReply:
         question = Question.checked(self._spec, observations, **options)
         self._meters.forward(len(question))
-        return self._policy().answer([question], self._rng)[0]
+        return (policy or self._policy()).answer([question], self._rng)[0]
 
     def _gather(self, seen: int, turn: int) -> None:
         """Go on waiting while more come, but not for long; then answer all of them."""
@@ -106,12 +118,13 @@ class Inference:
             loop.call_soon(self._gather, len(self._waiting), turn + 1)
             return
         waiting, self._waiting = self._waiting, []
-        batch: list[tuple[Question, asyncio.Future[InferenceReply]]] = []
+        batch: list[_Asked] = []
         rows = 0
         for one in waiting:
             if one[1].done():  # its client has gone
                 continue
-            if rows + len(one[0]) > self._shared and batch:
+            full = rows + len(one[0]) > self._shared
+            if batch and (full or one[2] is not batch[0][2]):
                 self._answer(batch)
                 batch, rows = [], 0
             batch.append(one)
@@ -119,13 +132,14 @@ class Inference:
         if batch:
             self._answer(batch)
 
-    def _answer(self, batch: list[tuple[Question, asyncio.Future[InferenceReply]]]) -> None:
+    def _answer(self, batch: list[_Asked]) -> None:
         try:
-            self._meters.forward(sum(len(question) for question, _ in batch), len(batch))
-            replies = self._policy().answer([question for question, _ in batch], self._rng)
+            self._meters.forward(sum(len(question) for question, _, _ in batch), len(batch))
+            policy = batch[0][2] or self._policy()
+            replies = policy.answer([question for question, _, _ in batch], self._rng)
         except Exception as error:
-            for _, reply in batch:
+            for _, reply, _ in batch:
                 reply.set_exception(error)
             return
-        for (_, reply), made in zip(batch, replies, strict=True):
+        for (_, reply, _), made in zip(batch, replies, strict=True):
             reply.set_result(made)

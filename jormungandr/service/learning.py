@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from jormungandr.errors import LearnerFailed
+from jormungandr.heldout import HeldOutEpisode
 from jormungandr.service.child.channel import Garbage
 from jormungandr.service.child.messages import as_state, longest
 from jormungandr.service.child.places import Places
@@ -21,6 +22,7 @@ from jormungandr.service.journal.commits import Commits
 from jormungandr.service.journal.database import SkipRow
 from jormungandr.service.journal.writer import Journal
 from jormungandr.service.observe.meters import Meters
+from jormungandr.service.promotion.gate import Gate
 from jormungandr.service.publication import Publication
 from jormungandr.service.retention import Keeping
 
@@ -40,6 +42,7 @@ class Learning:
         journal: of it.
         commits: the way into the journal.
         publication: of what it makes.
+        gate: that hands it out.
         keeping: how much work a restart may have to redo.
         park_after: seconds of idleness after which its process ends.
         reported: called after each report.
@@ -53,6 +56,7 @@ class Learning:
         journal: Journal,
         commits: Commits,
         publication: Publication,
+        gate: Gate,
         *,
         keeping: Keeping,
         park_after: float,
@@ -61,13 +65,14 @@ class Learning:
         places: Places | None,
     ) -> None:
         self._folder, self._journal, self._commits = folder, journal, commits
-        self._publication, self._keeping = publication, keeping
+        self._publication, self._gate, self._keeping = publication, gate, keeping
         self._park_after, self._reported, self._meters = park_after, reported, meters
         self._places = places
         self._model_id = journal.created.model_id
         self.quarantine = Quarantine(journal)
         self.info: dict[str, Any] = {}  # the last report
         self.metrics: dict[str, Any] = {}
+        self.returns: dict[str, Any] = {}  # by split
         self.evaluations: dict[int, dict[str, Any]] = {}  # by policy version
         self.checkpoint_error: str | None = None
         self.checkpoints = 0  # written by its process
@@ -132,19 +137,21 @@ class Learning:
         if message["type"] == "policy":
             try:
                 await self._publication.policy_made(message)
+                await self._gate.published()
             finally:  # also where it failed: the next one is welcome
                 self.process.send("published")
         elif message["type"] == "lineage":
             await self._publication.lineage(message)
             self.process.send("lineage")
         elif message["type"] == "state":
-            self._note(message)
+            episodes = self._note(message)
             self._reported()
+            await self._gate.hear(episodes)
         else:
             raise Garbage(f"a message of type {message['type'][:50]!r}")
 
-    def _note(self, message: dict[str, Any]) -> None:
-        """Take over a report."""
+    def _note(self, message: dict[str, Any]) -> list[HeldOutEpisode]:
+        """Take over a report; return the held-out episodes in it."""
         report = as_state(message)
         before, now = self.info.get("applied_lsn", -1), report.info["applied_lsn"]
         if now > before:
@@ -153,6 +160,7 @@ class Learning:
             self.info = report.info
         self.checkpoint_error, self.checkpoints = report.checkpoint_error, report.checkpoints
         self.metrics = report.metrics
+        self.returns = msgspec.to_builtins(report.returns)
         known = self.evaluations.keys()
         new = [e for e in report.evaluations if e.policy_version not in known]
         self._meters.evaluations.add(len(new), self._model_id)
@@ -160,6 +168,7 @@ class Learning:
             self.evaluations[evaluation.policy_version] = msgspec.to_builtins(evaluation)
         for old in list(self.evaluations)[:-KEEP_EVALUATIONS]:
             del self.evaluations[old]
+        return report.episodes
 
     async def _quarantined(self, lsn: int, reason: str) -> bool:
         """Set aside a row that has ended the learner again and again; return whether it is."""

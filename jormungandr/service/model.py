@@ -32,6 +32,8 @@ from jormungandr.service.journal.writer import Journal
 from jormungandr.service.learning import Learning
 from jormungandr.service.load.lanes import Lanes
 from jormungandr.service.observe.meters import Meters
+from jormungandr.service.promotion.gate import Gate, Wanted
+from jormungandr.service.promotion.standing import Standing
 from jormungandr.service.publication import Publication
 from jormungandr.service.retention import Keeping, Retention
 from jormungandr.tally import Arrival
@@ -92,12 +94,23 @@ class Model:
             meters,
             relieved=lanes.turns.look,
         )
-        self.publication = Publication(folder, journal, self.commits, space)
+        standing = Standing(journal.decisions() if self.spec.promotion.gated else ())
+        self.publication = Publication(
+            folder, journal, self.commits, space, standing.pins, standing.digest
+        )
+        self.gate = Gate(
+            journal,
+            self.commits,
+            self.publication,
+            standing,
+            self._handed_out,
+        )
         self.learning = Learning(
             folder,
             journal,
             self.commits,
             self.publication,
+            self.gate,
             keeping=keeping,
             park_after=park_after,
             reported=self._reported,
@@ -108,10 +121,13 @@ class Model:
         self.actors = Actors(self.spec.replay.capacity, journal.counters.data_lsn)
         _, _, acting = streams(self.spec.seed)
         self._inference = Inference(
-            self.spec, acting, lambda: self.publication.newest, lanes.forward, meters
+            self.spec, acting, lambda: self.gate.at_hand, lanes.forward, meters
         )
         if journal.counters.data_lsn > 0:
             self.learning.process.start()  # it may have rows to catch up with
+
+    def _handed_out(self) -> None:
+        self.learning.wake()  # whoever waits for another policy
 
     def _reported(self) -> None:
         if self.retention.pressing:
@@ -130,7 +146,7 @@ class Model:
 
         def admit(draft: Draft) -> tuple[Receipt, Sequence[Row]]:
             answer = self._admission.transitions(
-                columns, draft, served=self.served_version, published=self.published_version
+                columns, draft, served=self.gate.handed_version, published=self.published_version
             )
             came.append(draft.arrival)
             return answer
@@ -180,33 +196,56 @@ class Model:
         """The highest version there is a journaled row of."""
         return self.publication.highest
 
-    async def newest_policy(self) -> PolicySnapshot:
+    async def policy_for(self, wanted: Wanted = None) -> PolicySnapshot:
         """Return the policy to act with, waiting for the first one of a new model.
 
+        Args:
+            wanted: a role, a version that is kept, or None for what the model serves.
+
         Raises:
+            InvalidValue: there is no such role.
+            PolicyVersionUnknown, PolicyGone: there never was that version, or it is not kept.
             PolicyNotReady: it has not come in time, or will not.
         """
-        if self.policy is None:
+        self.gate.check(wanted)
+        if isinstance(wanted, int):
+            return await self.gate.version(wanted)
+        found = self.gate.standing_in(wanted)
+        if found is None:
             self.learning.process.start()
-            await self.learning.until(lambda: self.policy is not None, FIRST_POLICY)
-        if self.policy is None:
+            await self.learning.until(lambda: bool(self.gate.standing_in(wanted)), FIRST_POLICY)
+            found = self.gate.standing_in(wanted)
+        if found is None:
             expected, process = f"a policy within {FIRST_POLICY:g} s", self.learning.process
             why = f": {process.error}" if process.error else ""
             raise PolicyNotReady("model", expected, f"learner {process.state}{why}")
-        return self.policy
+        return found
 
-    async def newer_policy(self, version: int, seconds: float) -> PolicySnapshot:
-        """Return the policy served once it is newer than `version`, or when the time is over.
+    async def newer_policy(
+        self, version: int, seconds: float, wanted: str | None = None
+    ) -> tuple[PolicySnapshot, bool]:
+        """Return a policy once it is newer than `version`, or when the time is over; and whether.
+
+        After a rollback a champion is older than the one before it: of what is promoted, any other
+        version is a newer one.
 
         Raises:
             PolicyNotReady: there is none at all yet.
             JormungandrError: the model is being closed.
         """
-        if (await self.newest_policy()).version <= version:
-            await self.learning.until(lambda: self.served_version > version, seconds)
+        latest = self.gate.role(wanted) == "latest"
+
+        def newer(found: PolicySnapshot | None) -> bool:
+            if found is None:
+                return False
+            return found.version > version if latest else found.version != version
+
+        if not newer(await self.policy_for(wanted)):
+            await self.learning.until(lambda: newer(self.gate.standing_in(wanted)), seconds)
             if self.commits.refusal is not None:
                 raise self.commits.refusal.with_traceback(None)
-        return await self.newest_policy()
+        found = await self.policy_for(wanted)
+        return found, newer(found)
 
     async def act(
         self,
@@ -216,9 +255,10 @@ class Model:
         epsilon: float | None,
         action_masks: list[Any] | None,
         distribution: bool,
+        wanted: Wanted = None,
     ) -> InferenceReply:
-        """Answer with the newest policy, waiting for the first one of a new model."""
-        await self.newest_policy()
+        """Answer with the policy that is wanted, waiting for the first one of a new model."""
+        policy = await self.policy_for(wanted)
         if epsilon is None:
             epsilon = self.spec.exploration.epsilon(self.journal.counters.train)
         return await self._inference.act(
@@ -227,6 +267,8 @@ class Model:
             epsilon=epsilon,
             action_masks=action_masks,
             distribution=distribution,
+            # The one at hand when it is answered, unless another one is asked for.
+            policy=None if wanted is None else policy,
         )
 
     # -- what it is -----------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from jormungandr.service.http.hearing import while_heard
 from jormungandr.service.http.route import JsonRoute, Request, number
 from jormungandr.service.load.waits import Waits
 from jormungandr.service.model import Model
+from jormungandr.service.promotion.gate import ROLES
 
 __all__ = ["PolicyRoute"]
 
@@ -49,10 +50,10 @@ class PolicyRoute:
     """
 
     needs: Needs = "policy"
-    query = ("newer_than", "wait", "version")
+    query = ("newer_than", "wait", "version", "policy")
     accepts = NO_BODY
     doc = Doc(
-        "The newest policy served, once it is newer than a version, or a version that is kept",
+        "The policy served, once it is newer than a version, or a version that is kept",
         {
             200: Raw(
                 CONTENT_TYPE, "safetensors of weights and moments, as docs/export.md describes"
@@ -63,6 +64,7 @@ class PolicyRoute:
             "newer_than": Query("the version that is there already", {"type": "integer"}),
             "wait": Query("seconds to wait for a newer one", {"type": "number", "maximum": 60}),
             "version": Query("this one, if it is still kept", {"type": "integer"}),
+            "policy": Query("which one, where not what the model serves", {"enum": list(ROLES)}),
         },
         errors=(PolicyGone, PolicyVersionUnknown, RateLimited, Overloaded),
     )
@@ -84,15 +86,17 @@ class PolicyRoute:
                 data = await self._kept(model, version)
                 found.append((200, _headers(model, version), data))
                 return 200, None
-            than = _integer(request, "newer_than", -1)
+            than, wanted = _integer(request, "newer_than", -1), request.query.get("policy")
+            model.gate.check(wanted, "query.policy")
             wait = number(request, "wait", 0, LONGEST_WAIT, 0)
             with self._waits.enter(request.grant.name):
-                policy = await while_heard(model.newer_policy(than, wait), receive)
-            if policy.version <= than:
-                found.append((304, _headers(model, policy.version), b""))
+                policy, newer = await while_heard(model.newer_policy(than, wait, wanted), receive)
+            headers = _headers(model, policy.version, model.gate.role(wanted))
+            if not newer:
+                found.append((304, headers, b""))
                 return 200, None
             data = await self._bytes(model, policy.version, policy.to_bytes)
-            found.append((200, _headers(model, policy.version), data))
+            found.append((200, headers, data))
             return 200, None
 
         async def reply(message: Any) -> None:
@@ -156,9 +160,10 @@ def _integer(request: Request, name: str, low: int) -> int:
     return int(value)
 
 
-def _headers(model: Model, version: int) -> list[tuple[bytes, bytes]]:
+def _headers(model: Model, version: int, role: str = "") -> list[tuple[bytes, bytes]]:
     digest = model.publication.digest(version) or ""
     return [
+        *([(b"jormungandr-policy-role", role.encode())] if role else []),
         (b"etag", f'"{version}-{digest}"'.encode()),
         (b"jormungandr-policy-version", str(version).encode()),
         (b"jormungandr-policy-digest", digest.encode()),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable, Collection
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -34,11 +35,22 @@ class Publication:
         journal: of it.
         commits: the way into the journal.
         space: that must stay free.
+        pins: returns the versions whose files are kept, however old.
+        long_ago: returns the digest of one of them.
     """
 
-    def __init__(self, folder: Path, journal: Journal, commits: Commits, space: FreeSpace) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        journal: Journal,
+        commits: Commits,
+        space: FreeSpace,
+        pins: Callable[[], Collection[int]] = tuple,
+        long_ago: Callable[[int], str | None] = lambda _: None,
+    ) -> None:
         self._created, self._commits, self._space = journal.created, commits, space
-        self.shelf = PolicyShelf(folder)
+        self._long_ago = long_ago
+        self.shelf = PolicyShelf(folder, pins)
         versions = journal.versions(KEEP_DIGESTS)
         self._published = {v.version: v.digest for v in versions}
         #: First version of the newest lineage: those before come out otherwise here.
@@ -47,9 +59,10 @@ class Publication:
         self.policy: PolicySnapshot | None = self.shelf.newest(
             self._published, {v.version: v.file for v in versions}
         )
-        seen = {v.version: v.applied_lsn for v in versions}
+        #: Of the policy served; None before there is one.
+        self.row = {v.version: v for v in versions}.get(self.served)
         #: Position of the last row that the policy served has seen.
-        self._policy_lsn = seen.get(self.served, 0)
+        self._policy_lsn = 0 if self.row is None else self.row.applied_lsn
         #: A rebuilt version whose digest is not the recorded one.
         self.mismatched: int | None = None
 
@@ -71,7 +84,7 @@ class Publication:
 
     def digest(self, version: int) -> str | None:
         """Return the digest that a policy was recorded with; None of one long ago."""
-        return self._published.get(version)
+        return self._published.get(version) or self._long_ago(version)
 
     def read(self, version: int) -> bytes:
         """Return the bytes of a policy that is kept.
@@ -129,7 +142,7 @@ class Publication:
         )
         if await self._write(row, message.bytes) and await self._record(row):
             reached("publish.serving")
-            self.policy, self._policy_lsn = policy, row.applied_lsn
+            self.policy, self.row, self._policy_lsn = policy, row, row.applied_lsn
 
     async def _write(self, row: VersionRow, data: bytes) -> bool:
         """Make a policy's file durable; on a full disk, wait until it is not."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Collection, Mapping
 from hashlib import sha256
 from pathlib import Path
 
@@ -25,17 +26,20 @@ class PolicyShelf:
 
     Args:
         folder: of the model.
+        pins: returns the versions that stay, however old; asked on the thread that writes.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._model, self._folder = folder, folder / "policies"
+    def __init__(self, folder: Path, pins: Callable[[], Collection[int]] = tuple) -> None:
+        self._model, self._folder, self._pins = folder, folder / "policies", pins
+        #: Held while files go: what is pinned and then read, stays.
+        self._going = threading.Lock()
 
     def paths(self) -> list[Path]:
         """Return the files, oldest version first."""
         return sorted(p for p in self._folder.glob("*.safetensors") if p.stem.isdigit())
 
     def write(self, version: int, data: bytes) -> None:
-        """Write a policy durably; the oldest makes room.
+        """Write a policy durably; the oldest that is not pinned makes room.
 
         Raises:
             OSError: it is not there.
@@ -49,8 +53,11 @@ class PolicyShelf:
         reached("publish.written")
         temporary.rename(path)
         sync_folder(self._folder)
-        for old in self.paths()[:-KEEP_POLICIES]:
-            old.unlink(missing_ok=True)
+        with self._going:
+            pinned = self._pins()
+            for old in self.paths()[:-KEEP_POLICIES]:
+                if int(old.stem) not in pinned:
+                    old.unlink(missing_ok=True)
 
     def read(self, version: int) -> bytes:
         """Return the bytes of a policy, as they are there.
@@ -58,7 +65,8 @@ class PolicyShelf:
         Raises:
             OSError: it is not kept any more.
         """
-        return self._path(version).read_bytes()
+        with self._going:
+            return self._path(version).read_bytes()
 
     def _path(self, version: int) -> Path:
         return self._folder / f"{version:020d}.safetensors"
@@ -72,17 +80,29 @@ class PolicyShelf:
             recorded: version to digest, from the journal.
             files: version to SHA-256 of its file.
         """
-        for path in reversed(self.paths()):
-            if int(path.stem) not in recorded:
-                continue
-            try:
-                data = path.read_bytes()
-                policy = PolicySnapshot.from_bytes(data)
-            except (OSError, CheckpointError) as error:
-                log.error("%s: %s", path, error)
-                continue
-            version = int(path.stem)
-            if (policy.digest(), sha256(data).hexdigest()) == (recorded[version], files[version]):
-                return policy
-            log.error("%s: its digest is not the recorded one", path)
+        for version in (int(path.stem) for path in reversed(self.paths())):
+            if version in recorded:
+                policy = self.whole(version, recorded[version], files[version])
+                if policy is not None:
+                    return policy
+        return None
+
+    def whole(self, version: int, digest: str, file: str) -> PolicySnapshot | None:
+        """Return a policy that is as it was recorded; None, and a line in the log, where not.
+
+        Args:
+            version: of the policy.
+            digest: of its content.
+            file: SHA-256 of its file.
+        """
+        path = self._path(version)
+        try:
+            data = path.read_bytes()
+            policy = PolicySnapshot.from_bytes(data)
+        except (OSError, CheckpointError) as error:
+            log.error("%s: %s", path, error)
+            return None
+        if (policy.digest(), sha256(data).hexdigest()) == (digest, file):
+            return policy
+        log.error("%s: its digest is not the recorded one", path)
         return None

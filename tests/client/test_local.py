@@ -307,7 +307,9 @@ class Acting:
         self.error: Exception | None = None
         self.seconds: list[float | None] = []
 
-    def act(self, *given: Any, seconds: float | None = None, **more: Any) -> InferenceReply:
+    def act(
+        self, *given: Any, seconds: float | None = None, policy: Any = None, **more: Any
+    ) -> InferenceReply:
         """Wait until it may."""
         self.seconds.append(seconds)
         self.may.wait()

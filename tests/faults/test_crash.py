@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,8 @@ from tests.service.serving import DEADLINE, until
 #: Transitions that an oracle has acknowledged in the end, at least, and in one request.
 ENOUGH, BATCH = 300, 20
 WIDE = 1_024  # numbers of an observation, for a WAL that grows fast
+#: A model whose first policy is champion, and whose next one is tried.
+PROMOTING: dict[str, Any] = {"promotion": {"serve": "champion", "candidate_every": 1}}
 #: Numerics that count as other ones, and give the same bits for matrices as small as these.
 ELSEWHERE = {"NPY_DISABLE_CPU_FEATURES": " "}
 
@@ -51,6 +53,7 @@ class Case:
         transitions: that the oracle sends.
         learns: the learner has a part in it; else what it would become is looked at in this
             process, which saves the time that its own takes to start.
+        spec: further fields of the model's specification.
     """
 
     run: Callable[[Stage, str], None]
@@ -59,6 +62,7 @@ class Case:
     width: int = 2
     transitions: int = ENOUGH
     learns: bool = True
+    spec: dict[str, Any] = field(default_factory=dict)
 
 
 class Stage:
@@ -78,7 +82,7 @@ class Stage:
         """Create a model on the server that is up."""
         features = {"observation": {"shape": [self.case.width]}}
         with self.endpoint(model, patience=0) as endpoint:
-            endpoint.create({**SPEC, **features})
+            endpoint.create({**SPEC, **features, **self.case.spec})
 
     def load(self) -> None:
         """Let the oracle loose."""
@@ -226,6 +230,7 @@ CASES = {
     "publish.file": Case(in_gateway, times=2),
     "publish.row": Case(in_gateway, times=2),
     "publish.serving": Case(in_gateway, times=2),
+    "promotion.row": Case(in_gateway, times=2, spec=PROMOTING),
     "checkpoint.file": Case(in_learner, serve=SMALL_BUDGET),
     "checkpoint.manifest": Case(in_learner, serve=SMALL_BUDGET),
     "checkpoint.rename": Case(in_learner, serve=SMALL_BUDGET),

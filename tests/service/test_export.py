@@ -198,7 +198,7 @@ class Found:
     def __init__(self, policy: PolicySnapshot) -> None:
         self.policy = policy
 
-    async def newest_policy(self) -> PolicySnapshot:
+    async def policy_for(self) -> PolicySnapshot:
         """Return it."""
         return self.policy
 

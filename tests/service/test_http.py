@@ -182,6 +182,9 @@ def test_info(shared: Any) -> None:
         "observations_per_request": 4_096,
         "id_bytes": 128,
         "timestep_max": 9_007_199_254_740_991,
+        "tags_per_episode": 8,
+        "tag_key_bytes": 32,
+        "tag_value_bytes": 64,
     }
     assert "synced" in info["durability"]
 

@@ -62,7 +62,10 @@ class Reader:
         for lsn, kind, body in self.rows():
             if kind != "transitions":
                 continue
-            assert body["format"] == 2
+            assert body["format"] in (2, 3)
+            tag = [-1] * body["shape"][0]
+            if body["format"] == 3:
+                tag = np.frombuffer(body["tag"], "<i4").tolist()
             shape = tuple(body["shape"])
             arrays = {name: np.frombuffer(body[name], kind) for name, kind in VECTORS.items()}
             for name in ("observation", "next_observation"):
@@ -72,7 +75,8 @@ class Reader:
                 step = {name: array[i] for name, array in arrays.items()}
                 step["actor"] = body["actors"][step["actor"]]
                 step["episode"] = body["episodes"][step["episode"]]
-                yield {**step, "next_action_mask": masks[i], "lsn": lsn}
+                tags = body["tags"][tag[i]] if tag[i] >= 0 else []
+                yield {**step, "next_action_mask": masks[i], "tags": tags, "lsn": lsn}
 
     def labels(self) -> dict[tuple[str, str, int], int]:
         """Return the labels of a model by identity."""
@@ -128,6 +132,7 @@ def content_digest(step: dict[str, Any]) -> int:
         (np.float32(-1) if math.isnan(known) else known).tobytes(),
         step["policy_version"].tobytes(),
         step["next_action_mask"].tobytes(),
+        *([msgspec.msgpack.encode(step["tags"])] if step["tags"] else []),
     ]
     return int.from_bytes(blake2b(b"".join(parts), digest_size=8).digest(), "little")
 
@@ -137,6 +142,7 @@ def content_digest(step: dict[str, Any]) -> int:
 from jormungandr import ModelSpec  # noqa: E402
 from jormungandr.columns import columns  # noqa: E402
 from jormungandr.service.journal.database import FORMAT, SCHEMA, SkipRow  # noqa: E402
+from jormungandr.service.journal.decisions import DECISIONS  # noqa: E402
 from jormungandr.service.journal.reader import JournalReader  # noqa: E402
 from tests.cli.journals import Written  # noqa: E402
 from tests.service.serving import QUIET, SPEC, Server, experience, identity  # noqa: E402
@@ -314,6 +320,23 @@ def test_every_kind_of_observation(tmp_path: Path, name: str) -> None:
         assert first["observation"].tolist() == [0.0, 1.0, 1.0, 0.0, 0.0]
 
 
+def test_tags(tmp_path: Path) -> None:
+    """They are in the row of the first step, and in its digest."""
+    rows = experience(3, 2)
+    rows[2]["tags"], rows[4]["tags"] = {"map": "ψ", "date": "2020-01-01"}, {"map": "x"}
+    with Written(tmp_path, QUIET) as journal:
+        journal.add(rows[:3])
+        journal.add(rows[3:4])
+        journal.add(rows[4:])
+        reader = Reader(journal.folder)
+        agrees(reader, rows, QUIET)
+        tags = [dict(step["tags"]) for step in reader.transitions()]
+        formats = [body["format"] for _, kind, body in reader.rows() if kind == "transitions"]
+
+    assert tags == [row.get("tags", {}) for row in rows]
+    assert formats == [3, 2, 3]
+
+
 def test_waiting_labels_and_ends(tmp_path: Path) -> None:
     """The other tables of the ledger are as described."""
     with Written(tmp_path, QUIET) as journal:
@@ -344,8 +367,8 @@ def test_the_document_names_what_there_is() -> None:
         there = memory.execute(f"SELECT name, type FROM pragma_table_info('{table}')").fetchall()
         assert found == [f"{name} {kind}" for name, kind in there]
 
-    assert f"format {FORMAT} of the\ndatabase, format 2 of the payloads" in text
-    kinds = {"create", "version", "skip", "lineage", "delete"}
+    assert f"format {FORMAT} of the\ndatabase, formats 2 and 3 of the payloads" in text
+    kinds = {"create", "version", "skip", "lineage", "delete", *DECISIONS}
     assert all(f"| `{kind}` | `" in text for kind in kinds)
 
 

@@ -26,6 +26,7 @@ import msgspec
 
 from jormungandr.errors import CheckpointError, DataDirError
 from jormungandr.failpoints import reached
+from jormungandr.heldout import KEEP
 from jormungandr.rows import SkippedRow
 from jormungandr.service.child.channel import Channel, Closed
 from jormungandr.service.child.fingerprint import fingerprint
@@ -83,6 +84,7 @@ class Host:
         self._sent_version = -1
         self._sent_at = self._reported_at = 0.0
         self._reported_evaluation = -1
+        self._reported_episode = 0  # held-out ones, of a model that promotes policies
 
     def run(self) -> None:
         """Serve until told to stop, or until the gateway is gone."""
@@ -105,7 +107,7 @@ class Host:
                 if self._told_to_stop():
                     break
                 self._checkpoint_if_due()
-                if time.monotonic() - self._reported_at > REPORT_INTERVAL:
+                if time.monotonic() - self._reported_at > REPORT_INTERVAL or self._many_episodes():
                     self._report()
             if not rows:
                 self._drained()
@@ -187,17 +189,28 @@ class Host:
         fresh = [e for e in self._core.evaluations if e.policy_version > self._reported_evaluation]
         if fresh:
             self._reported_evaluation = fresh[-1].policy_version
+        held_out = self._core.held_out
+        episodes = [] if held_out is None else held_out.since(self._reported_episode)
+        if episodes:
+            self._reported_episode = episodes[-1].number
         self._channel.send(
             {
                 "type": "state",
                 "info": self._core.info(),
                 "metrics": self._core.metrics(),
+                "returns": self._core.returns.figures(),
                 "evaluations": [msgspec.to_builtins(e) for e in fresh],
                 "checkpoint_error": self._keeper.error,
                 "checkpoints": self._keeper.count,
+                "episodes": [msgspec.to_builtins(episode) for episode in episodes],
             }
         )
         self._reported_at = time.monotonic()
+
+    def _many_episodes(self) -> bool:
+        """Whether more held-out episodes may end in the next row than a report can still hold."""
+        held_out = self._core.held_out
+        return held_out is not None and held_out.finished - self._reported_episode >= KEEP // 2
 
     def _poll(self, timeout: float) -> bool:
         """Handle messages, waiting for the first; return whether there was one."""

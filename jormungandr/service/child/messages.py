@@ -6,12 +6,13 @@ what comes from outside.
 
 from __future__ import annotations
 
-from math import prod
+from math import isfinite, prod
 from typing import Annotated, Any, TypeAlias
 
 import msgspec
 
 from jormungandr.errors import JormungandrError
+from jormungandr.heldout import HeldOutEpisode
 from jormungandr.policy import PolicySnapshot, layer_shapes
 from jormungandr.protocol import Evaluation
 from jormungandr.service.child.channel import Garbage
@@ -65,6 +66,21 @@ class _Info(msgspec.Struct, frozen=True):
     warnings: list[str]
 
 
+class Figures(msgspec.Struct, frozen=True):
+    """Returns of whole episodes."""
+
+    episodes: Count
+    over_newest: Count
+    mean_return: float | None
+    interval_95: list[float] | None
+
+
+class Returns(Figures, frozen=True):
+    """The same with those of each tag, by key and value."""
+
+    by_tag: dict[str, dict[str, Figures]]
+
+
 class StateMessage(msgspec.Struct, frozen=True):
     """A report: figures, and evaluations that are new."""
 
@@ -74,6 +90,8 @@ class StateMessage(msgspec.Struct, frozen=True):
     evaluations: list[Evaluation]
     checkpoint_error: str | None
     checkpoints: Count = 0  # written by this process
+    episodes: list[HeldOutEpisode] = []  # held-out ones that are new
+    returns: dict[str, Returns] = {}
 
 
 def longest(spec: ModelSpec) -> int:
@@ -140,6 +158,8 @@ def as_state(message: dict[str, Any]) -> StateMessage:
         msgspec.json.encode((report.info, report.metrics))
     except (ValueError, TypeError, RecursionError) as error:
         raise Garbage(f"a report: {error}") from None
+    if not all(isfinite(episode.total) for episode in report.episodes):
+        raise Garbage("a report: a held-out episode without a return")
     if "train" not in info.transitions:
         raise Garbage("a report: no training transitions")
     return report

@@ -13,6 +13,7 @@ import msgspec
 
 from jormungandr.errors import DataDirError
 from jormungandr.rows import row_digest
+from jormungandr.service.journal.decisions import Decision
 from jormungandr.spec import ModelSpec
 
 __all__ = [
@@ -143,7 +144,7 @@ class LineageRow:
     version: int
 
 
-Control: TypeAlias = VersionRow | SkipRow | LineageRow
+Control: TypeAlias = VersionRow | SkipRow | LineageRow | Decision
 
 
 def checksum(*columns: str | int | bytes) -> int:

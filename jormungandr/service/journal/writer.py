@@ -52,6 +52,7 @@ from jormungandr.service.journal.database import (
     read_created,
     read_meta,
 )
+from jormungandr.service.journal.decisions import DECISIONS, Decision
 from jormungandr.service.journal.mover import WalMover, end_process
 from jormungandr.service.journal.summary import summary
 from jormungandr.service.journal.tallies import ALL, StoredRoll, name_of
@@ -407,6 +408,15 @@ class Journal:
         """Return up to so many of the newest published versions, oldest of them first."""
         rows = control_rows(self._reader, self.path, "version", newest)
         return [VersionRow(**content) for _, content in rows]
+
+    def decisions(self) -> list[Decision]:
+        """Return what was decided about promotions, oldest first."""
+        found = [
+            (lsn, row(**content))
+            for kind, row in DECISIONS.items()
+            for lsn, content in control_rows(self._reader, self.path, kind)
+        ]
+        return [decision for _, decision in sorted(found, key=lambda pair: pair[0])]
 
     def skips(self) -> list[SkipRow]:
         """Return what sets data rows aside, oldest first."""

@@ -132,6 +132,18 @@ class _ModelFigures:
         self.checkpoint_time = _gauge(
             "checkpoint_timestamp_seconds", "When the newest was written, in Unix time.", "model"
         )
+        self.episodes = _counter("episodes", "Whole episodes.", "model", "split")
+        self.returns = _gauge(
+            "episode_return", "Mean return of the newest hundred of them.", "model", "split"
+        )
+        labels = ("model", "split", "tag", "value")
+        self.tag_episodes = _counter("tag_episodes", "The same by their tags.", *labels)
+        self.tag_returns = _gauge("tag_episode_return", "Likewise.", *labels)
+        self.champion = _gauge("champion_version", "Policy that is promoted.", "model")
+        self.candidate = _gauge("candidate_version", "Policy that is tried.", "model")
+        self.decisions = _counter(
+            "promotion_decisions", "Decisions about promotions.", "model", "decision"
+        )
         self.warnings = _gauge("warnings", "Warnings in a model's figures.", "model")
         for info in gateway.models():
             self._add(info["model_id"], info, gateway.model(info["model_id"]))
@@ -172,6 +184,19 @@ class _ModelFigures:
         if found:
             self.checkpoint_lsn.set(found[-1]["lsn"], name)
             self.checkpoint_time.set(found[-1]["time"], name)
+        for split, found in metrics["returns"].items():
+            self.episodes.set(found["episodes"], name, split)
+            self.returns.set(found.get("mean_return"), name, split)
+            for tag, values in found["by_tag"].items():
+                for value, mine in values.items():
+                    self.tag_episodes.set(mine["episodes"], name, split, tag, value)
+                    self.tag_returns.set(mine["mean_return"], name, split, tag, value)
+        promotion = info["promotion"]
+        if promotion["serve"] == "champion":
+            self.champion.set(promotion["champion"], name)
+            self.candidate.set(promotion["candidate"], name)
+            for decision, many in promotion["decisions"].items():
+                self.decisions.set(many, name, decision)
         self.warnings.set(len(info["warnings"]), name)
 
 

@@ -153,6 +153,10 @@ def _policies(folder: Path, name: str, journal: JournalCheck) -> Iterator[Findin
     for file in (f"{version:020d}.safetensors" for version in kept):
         if not (folder / file).exists():
             yield gap(f"{name}/{file}", "not here, and recorded")
+    champion = None if journal.promotions is None else journal.promotions.standing.champion
+    file = "" if champion is None else f"{champion.version:020d}.safetensors"
+    if file and not (journal.deleted or (folder / file).exists()):
+        yield damage(f"{name}/{file}", "not here, and champion: nothing is handed out")
 
 
 def _policy(path: Path, row: VersionRow, journal: JournalCheck) -> str | None:

@@ -24,15 +24,18 @@ from jormungandr.service.journal.database import (
     connect,
     read_created,
 )
+from jormungandr.service.journal.decisions import DECISIONS, Decision
 from jormungandr.service.journal.summary import summary
 from jormungandr.service.tools.findings import NOT_CHECKSUM, Finding, damage, gap, proven
 from jormungandr.service.tools.ledger_check import LedgerCheck
+from jormungandr.service.tools.promotion_check import PromotionCheck
 from jormungandr.service.tools.readmission import Readmission, same_rows
 
 __all__ = ["JournalCheck"]
 
 DATA = (TransitionsRow.kind, LabelsRow.kind)
 CONTROLS: dict[str, Any] = {row.kind: row for row in (VersionRow, SkipRow, LineageRow)}
+CONTROLS |= DECISIONS
 #: The columns of rows, with the types of those that have one.
 ROW = (
     "SELECT lsn, concat_ws(' ', typeof(kind), typeof(payload), typeof(digest), typeof(actors)),"
@@ -76,6 +79,7 @@ class JournalCheck:
     counters: Counters | None = None
     #: Whether the last commit is one that holds nothing; see `service.journal.wal_check`.
     sealed: bool = False
+    promotions: PromotionCheck | None = None
     _again: Readmission | None = None
 
     def run(self) -> Iterator[Finding]:
@@ -157,6 +161,7 @@ class JournalCheck:
         assert self.created is not None
         assert self.counters is not None
         self._again = Readmission(self.created)
+        self.promotions = PromotionCheck(self.created.spec.promotion, self.gone)
         lsns: list[int] = []
         for row in connection.execute("SELECT * FROM journal WHERE kind = 'skip' ORDER BY lsn"):
             if row_digest(*cast("tuple[int, str, bytes]", row[:3])) == row[3]:
@@ -180,6 +185,7 @@ class JournalCheck:
         if self.versions and not fallen:
             newest = self.versions[-1].version
             yield proven(self.where, f"{len(self.versions)} policies up to {newest}, in order")
+        yield from self.promotions.findings(self.where)
 
     def _row(self, row: tuple[Any, ...]) -> str | None:
         """Take in one row; return what is wrong with it."""
@@ -199,9 +205,9 @@ class JournalCheck:
             return self._data(decoded, tuple(columns))
         if tuple(columns) != (0, 0, 0, 0, "[]", None, None):
             return "a CONTROL row with sums"
-        return self._control(kind, msgspec.json.decode(payload))
+        return self._control(lsn, kind, msgspec.json.decode(payload))
 
-    def _control(self, kind: str, content: dict[str, Any]) -> str | None:
+    def _control(self, lsn: int, kind: str, content: dict[str, Any]) -> str | None:
         try:
             control = CONTROLS[kind](**content) if kind in CONTROLS else None
         except TypeError as error:  # of a program that knows more
@@ -210,6 +216,10 @@ class JournalCheck:
             self.versions.append(control)
         elif isinstance(control, LineageRow):
             self.lineages.append(control)
+        elif kind in DECISIONS:
+            assert self.promotions is not None
+            whole = not (self.bad or self.lost)
+            return self.promotions.decision(lsn, cast("Decision", control), whole)
         elif kind == "delete":
             self.deleted = True
         elif kind not in ("create", SkipRow.kind):
@@ -227,6 +237,9 @@ class JournalCheck:
         self.good.append(row.lsn)
         before = self.train[self.good[-2]] if len(self.good) > 1 else 0
         self.train[row.lsn] = before + columns[0]
+        # One that was set aside, nobody applies.
+        if self.promotions is not None and row.lsn not in self.skips and columns[1]:
+            self.promotions.data(cast("TransitionsRow", row))
         if self._again is None:
             return None
         try:

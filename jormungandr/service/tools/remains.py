@@ -26,6 +26,7 @@ from jormungandr.ledger import (
 from jormungandr.protocol import LIMITS
 from jormungandr.rows import LabelsRow, TransitionsRow, row_digest
 from jormungandr.service.journal.database import Created, SkipRow, check, connect, read_created
+from jormungandr.service.journal.decisions import DECISIONS
 from jormungandr.service.journal.tallies import name_of
 from jormungandr.service.journal.wal_check import check_wal, mended_wal
 from jormungandr.service.tools.untouched import untouched
@@ -36,7 +37,7 @@ __all__ = ["DATA", "Remains", "RowColumns", "overlaid"]
 RowColumns: TypeAlias = tuple[Any, ...]
 
 DATA = (TransitionsRow.kind, LabelsRow.kind)
-KINDS = (*DATA, "create", "version", "skip", "lineage", "delete")
+KINDS = (*DATA, "create", "version", "skip", "lineage", "delete", *DECISIONS)
 #: More of anything than one row can hold.
 LIMIT = LIMITS["transitions_per_request"]
 #: Bytes of the smallest row: its digest and a little more.

@@ -1,0 +1,1 @@
+"""Promotions: which policy a model's service hands out, and why (docs/promotion.md)."""
