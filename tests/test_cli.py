@@ -91,19 +91,22 @@ def test_train_then_evaluate(capsys: Capture, tmp_path: Path) -> None:
     """Training prints its progress, saves what it learned, and evaluating finds the same policy."""
     out = tmp_path / "runs" / "cartpole"
     steps = ["--steps", "500", "--eval-episodes", "4", "--set", "pacing.learning_starts=100"]
+    steps += ["--eval-every", "500"]
     steps += ["--set", "c51.support=[0,100]", "--seed", "3"]
     assert main(["train", "CartPole-v1", *steps, "--out", str(out)]) == 0
     trained = capsys.readouterr().out.splitlines()
 
     assert trained[0] == "CartPole-v1: 500 steps, seed 3"
     assert re.fullmatch(
-        r"  step      500  updates     100  episodes +\d+  mean return +\d+\.\d\d +\d+\.\d s",
-        trained[1],
+        r"  step      500  updates     100  episodes +\d+  mean return +\d+\.\d\d +\d+\.\d s"
+        r"  held out +\d+\.\d\d best",
+        trained[2],
     )
-    assert trained[2] == f"saved in {out} (jormungandr evaluate CartPole-v1 --policy {out})"
-    assert trained[3] == "CartPole-v1, 4 episodes, seeds from 1000000000"
-    assert trained[6:] == ["  A: the trained policy (policy version 100, after 100 updates)"]
-    learner = Learner.load(out)
+    evaluate = f"jormungandr evaluate CartPole-v1 --policy {out / 'best'}"
+    assert trained[3] == f"latest and best kept in {out} ({evaluate})"
+    assert trained[4] == "CartPole-v1, 4 episodes, seeds from 1000000000"
+    assert trained[7] == "  A: the trained policy (policy version 100, after 100 updates)"
+    learner = Learner.load(out / "latest")
     assert (learner.update_count, learner.spec.seed, learner.spec.pacing.learning_starts) == (
         100,
         3,
@@ -111,11 +114,11 @@ def test_train_then_evaluate(capsys: Capture, tmp_path: Path) -> None:
     )
     assert learner.info()["transitions"] == {"train": 500, "validation": 0}
 
-    for policy in (out, out / "policy.safetensors"):
+    for policy in (out / "latest", out / "latest" / "policy.safetensors", out / "best"):
         evaluate = ["evaluate", "CartPole-v1", "--policy", str(policy), "--episodes", "4"]
         assert main(evaluate) == 0
         evaluated = capsys.readouterr().out.splitlines()
-        assert evaluated[:3] == trained[3:6]
+        assert evaluated[:3] == trained[4:7]
         assert evaluated[3:] == [f"  A: {policy} (policy version 100, after 100 updates)"]
 
 
@@ -125,35 +128,36 @@ def test_training_is_repeatable(capsys: Capture, tmp_path: Path) -> None:
     for n, seed in enumerate(["1", "1", "2"]):
         out = tmp_path / str(n)
         assert main(["train", "CartPole-v1", *QUICK, "--seed", seed, "--out", str(out)]) == 0
-        digests.append(PolicySnapshot.open(out).digest())
+        digests.append(PolicySnapshot.open(out / "latest").digest())
     capsys.readouterr()
 
     assert digests[0] == digests[1] != digests[2]
 
 
 def test_train_saves_over_its_own(capsys: Capture, tmp_path: Path) -> None:
-    """An empty folder is taken; a checkpoint is replaced when that is asked for."""
+    """An empty folder is taken; a training is replaced when that is asked for."""
     train = ["train", "CartPole-v1", *QUICK, "--out", str(tmp_path)]
     assert main([*train, "--seed", "1"]) == 0
     capsys.readouterr()
-    assert "--out: expected a new folder, or --overwrite" in failed(capsys, [*train, "--seed", "2"])
-    assert Learner.load(tmp_path).spec.seed == 1
+    line = failed(capsys, [*train, "--seed", "2"])
+    assert "--out: expected a new folder, --resume or --overwrite" in line
+    assert Learner.load(tmp_path / "latest").spec.seed == 1
     assert main([*train, "--seed", "2", "--overwrite"]) == 0
     capsys.readouterr()
 
-    assert Learner.load(tmp_path).spec.seed == 2
+    assert Learner.load(tmp_path / "latest").spec.seed == 2
 
 
 @pytest.mark.parametrize("what", ["folder", "file"])
 def test_train_replaces_nothing_else(capsys: Capture, tmp_path: Path, what: str) -> None:
-    """What is no checkpoint of ours is not put out of the way, and that is said before training."""
+    """What is no training of ours is not put out of the way, and that is said before training."""
     target = tmp_path / "target"
     notes = target / "notes" if what == "folder" else target
     notes.parent.mkdir(exist_ok=True)
     notes.write_text("precious")
     line = failed(capsys, ["train", "CartPole-v1", "--steps", "100000000", "--out", str(target)])
 
-    assert "path: expected a new folder, or one of a checkpoint" in line
+    assert "--out: expected a new folder, or one of an earlier training" in line
     assert notes.read_text() == "precious"
 
 
@@ -207,7 +211,7 @@ def test_set_reaches_the_specification(capsys: Capture, tmp_path: Path) -> None:
     settings = ["--set", "c51.n_step=3", "--set", "c51.hidden=16", "--set", "seed=9"]
     assert main(["train", "CartPole-v1", *QUICK, *settings, "--out", str(tmp_path / "m")]) == 0
     capsys.readouterr()
-    spec = Learner.load(tmp_path / "m").spec
+    spec = Learner.load(tmp_path / "m" / "latest").spec
 
     assert (spec.c51.n_step, spec.c51.layers, spec.seed) == (3, (16, 16), 9)
 

@@ -1,10 +1,13 @@
-"""``jormungandr train``: a policy for any environment with discrete actions, in this process."""
+"""``jormungandr train``: policies for any environment with discrete actions, seed by seed.
+
+In this process, or through a running service; resumed exactly where it was stopped.
+"""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +15,12 @@ import gymnasium
 
 from jormungandr.cli.contenders import SnapshotContender
 from jormungandr.cli.evaluate import evaluate
-from jormungandr.cli.opening import check_fits, check_writable
+from jormungandr.cli.opening import name_of
+from jormungandr.cli.train_plan import EVALUATIONS, Plan, plans_of
 from jormungandr.errors import InvalidValue
-from jormungandr.spec import ModelSpec, preset_names
+from jormungandr.spec import MODEL_ID, preset_names
 
 __all__ = ["add_arguments", "parse_settings", "run"]
-
-#: Environment steps between two lines of progress.
-REPORT_EVERY = 2_000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,13 +32,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=20_000,
         help="decisions, of action_repeat environment steps each (default: %(default)s)",
     )
-    parser.add_argument(
-        "--seed",
-        type=int,
-        default=0,
-        help="of the model and the environment (default: %(default)s)",
+    seeds = parser.add_mutually_exclusive_group()
+    seeds.add_argument(
+        "--seed", type=int, default=0, help="of the model and the environment (default: 0)"
     )
-    parser.add_argument("--preset", choices=preset_names(), help="specification to start from")
+    seeds.add_argument("--seeds", type=int, metavar="N", help="train seeds 0 to N - 1")
+    parser.add_argument(
+        "--jobs", type=int, default=1, help="seeds to train at once (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--preset",
+        choices=["auto", *preset_names()],
+        help="specification to start from (default: default); auto is the one named like the"
+        " environment",
+    )
     parser.add_argument(
         "--set",
         action="append",
@@ -46,84 +54,107 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a field of the specification, such as c51.lr=0.001, 'c51.support=[0,100]',"
         " action_masks=true or observation.frame_stack=4",
     )
-    parser.add_argument("--out", type=Path, help="folder to save the learner in")
-    parser.add_argument("--overwrite", action="store_true", help="replace a checkpoint at --out")
+    parser.add_argument("--label-key", help="info key of the auxiliary class")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        help="folder for the latest state, the best policy and the evaluations; one in it for each"
+        " of several seeds",
+    )
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--overwrite", action="store_true", help="replace a training at --out")
+    what.add_argument(
+        "--resume",
+        action="store_true",
+        help="go on with the training at --out, bit for bit as if it had not been stopped",
+    )
+    parser.add_argument(
+        "--eval-every",
+        type=int,
+        metavar="N",
+        help=f"steps between evaluations (default: --steps / {EVALUATIONS})",
+    )
     parser.add_argument(
         "--eval-episodes",
         type=int,
+        metavar="N",
         default=100,
-        help="held-out episodes, played after training (default: %(default)s)",
+        help="held-out episodes of an evaluation (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--service",
+        metavar="URL",
+        help="train through a running service, waiting for it at every step; the token is in"
+        " JORMUNGANDR_TOKEN or JORMUNGANDR_TOKEN_FILE",
+    )
+    parser.add_argument(
+        "--model",
+        metavar="ID",
+        help="of the model at the service; with --seeds what its ids begin with (default: made of"
+        " environment and seed)",
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Train, save if asked to, evaluate; return 0."""
-    # Here, and not at the top: ``jormungandr train --help`` loads no torch.
-    from jormungandr.learner import Learner
-    from jormungandr.learner.checkpoint import check_replaceable
-    from jormungandr_wrappers import RemoteActor, SpecifiedEnv
+    """Train, keep what is asked for, evaluate; return 0."""
+    _check(arguments)
+    if arguments.service is None:
+        import jormungandr.learner  # noqa: F401 - says what is missing before anything is done
 
-    if arguments.steps < 1:
-        raise InvalidValue("--steps", ">= 1", arguments.steps)
-    if arguments.eval_episodes < 2:
-        raise InvalidValue("--eval-episodes", ">= 2, for an interval", arguments.eval_episodes)
-    out: Path | None = arguments.out
-    if out is not None:
-        check_replaceable(out)
-        if (out / "manifest.json").exists() and not arguments.overwrite:
-            raise InvalidValue("--out", "a new folder, or --overwrite", f"a checkpoint in {out}")
-        _check_out(out)
-    env = gymnasium.make(arguments.env)
-    settings = {"seed": arguments.seed, **parse_settings(arguments.set)}
-    if arguments.preset is None:
-        spec = ModelSpec.for_env(env, **settings)
-    else:
-        spec = ModelSpec.preset(arguments.preset, **settings)
-        check_fits(spec, env, "--preset")
-    learner = Learner(spec)
-    # Sent step by step: an update that is due runs before the next action is chosen.
-    actor = RemoteActor(
-        SpecifiedEnv(env, spec),
-        learner,
-        actor_id="train",
-        batch_size=1,
-        mask_key="action_mask" if spec.action_masks else None,
-    )
-    print(f"{arguments.env}: {arguments.steps:,} steps, seed {arguments.seed}")
-    began, done, seed = time.monotonic(), 0, arguments.seed
-    while done < arguments.steps:
-        result = actor.run(
-            steps=min(REPORT_EVERY, arguments.steps - done), seed=None if done else seed
-        )
-        done += result.transitions
-        recent = f"{result.returns.mean():9.2f}" if result.episodes else "        -"
-        print(
-            f"  step {done:>8,}  updates {learner.update_count:>7,}  episodes"
-            f" {len(result.episodes):>4}  mean return {recent}  {time.monotonic() - began:6.1f} s",
-            flush=True,
-        )
-    for warning in learner.warnings():
-        print(f"warning: {warning}")
-    if out is not None:
-        try:
-            learner.save(out)
-        except OSError as error:  # a full disk, say
-            raise InvalidValue("--out", "a folder that can be written", error) from None
-        print(f"saved in {out} (jormungandr evaluate {arguments.env} --policy {out})")
-    trained = SnapshotContender("the trained policy", learner.snapshot())
-    evaluate({"A": (trained, env)}, episodes=arguments.eval_episodes)
-    env.close()
+    # Here, and not at the top: what they need of the wrappers and processes, --help does not.
+    from jormungandr.cli.train_jobs import train_all
+    from jormungandr.cli.train_loop import tell, train
+    from jormungandr.cli.train_table import judged, print_outcomes
+
+    with contextlib.closing(gymnasium.make(arguments.env)) as env:
+        plans = plans_of(arguments, env, parse_settings(arguments.set))
+        name = name_of(env)
+        what = f"seed {plans[0].seed}" if arguments.seeds is None else f"{len(plans)} seeds"
+        print(f"{arguments.env}: {arguments.steps:,} steps, {what}")
+        if arguments.preset is None and name in preset_names():
+            print(f"hint: --preset {name} is made for it, and --preset auto finds it")
+        if arguments.seeds is None:
+            (plan,) = plans
+            trained = train(plan, tell)
+            _say_where(plan)
+            contender = SnapshotContender("the trained policy", trained.policy)
+            results, _ = evaluate({"A": (contender, env)}, episodes=plan.eval_episodes)
+            returns = results["A"].played.returns
+            outcomes = [judged(trained, plan.seed, plan.env_id, plan.eval_episodes, returns)]
+        else:
+            outcomes = train_all(plans, min(arguments.jobs, len(plans)), tell)
+    title = f"{name}, {arguments.steps:,} steps, {plans[0].eval_episodes} episodes of each policy"
+    print_outcomes(title, outcomes)
     return 0
 
 
-def _check_out(out: Path) -> None:
-    """Make the folders around `out`, and refuse a place where nothing can be kept."""
-    expected = "a folder that can be written"
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InvalidValue("--out", expected, error) from None
-    check_writable(out, "--out", expected)
+def _check(arguments: argparse.Namespace) -> None:
+    """Refuse what does not go together, before anything is made."""
+    for option, least in (("steps", 1), ("seeds", 1), ("jobs", 1), ("eval_every", 1)):
+        value = getattr(arguments, option)
+        if value is not None and value < least:
+            raise InvalidValue(f"--{option.replace('_', '-')}", f">= {least}", value)
+    if arguments.eval_episodes < 2:
+        raise InvalidValue("--eval-episodes", ">= 2, for an interval", arguments.eval_episodes)
+    if arguments.jobs > 1 and arguments.seeds is None:
+        raise InvalidValue("--jobs", "1, or --seeds", arguments.jobs)
+    for option in ("resume", "overwrite"):
+        if getattr(arguments, option) and arguments.out is None:
+            raise InvalidValue(f"--{option}", "a folder, with --out", "none")
+    if arguments.model is not None:
+        if arguments.service is None:
+            raise InvalidValue("--model", "a service, with --service", "none")
+        if MODEL_ID.fullmatch(arguments.model) is None:
+            raise InvalidValue("--model", f"an id like {MODEL_ID.pattern}", repr(arguments.model))
+
+
+def _say_where(plan: Plan) -> None:
+    if plan.out is not None:
+        best = plan.out / "best"
+        print(
+            f"latest and best kept in {plan.out}"
+            f" (jormungandr evaluate {plan.env_id} --policy {best})"
+        )
 
 
 def parse_settings(settings: list[str]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ def trained(capsys: Capture, out: Path, env_id: str, *settings: str) -> Learner:
     captured = capsys.readouterr()
     assert captured.err == ""
     assert f"{env_id}, 2 episodes, seeds from 1000000000" in captured.out
-    learner = Learner.load(out)
+    learner = Learner.load(out / "latest")
     assert (learner.info()["transitions"]["train"], learner.update_count) == (300, 50)
     return learner
 

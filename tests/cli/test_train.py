@@ -1,4 +1,4 @@
-"""``jormungandr train`` on what a specification says of frames, repeated actions and masks."""
+"""``jormungandr train``: what a specification says of the environment, and what is refused."""
 
 from __future__ import annotations
 
@@ -27,13 +27,14 @@ def test_what_is_specified_is_trained_on_and_evaluated(
     quick = ["--steps", "60", "--eval-episodes", "3", "--set", "pacing.learning_starts=40"]
     assert main(["train", env_id, *quick, *given, "--out", str(tmp_path / "m")]) == 0
     trained = capsys.readouterr().out.splitlines()
-    learner = Learner.load(tmp_path / "m")
+    learner = Learner.load(tmp_path / "m" / "latest")
 
     assert learner.info()["transitions"]["train"] == 60
     assert learner.spec.observation.frame_stack * learner.spec.action_repeat in (1, 4)
     table = trained.index(f"{env_id}, 3 episodes, seeds from 1000000000")
     assert trained[table + 2].endswith(" 6.0")  # steps of the bare environment
-    assert main(["evaluate", env_id, "--policy", str(tmp_path / "m"), "--episodes", "3"]) == 0
+    policy = str(tmp_path / "m" / "latest")
+    assert main(["evaluate", env_id, "--policy", policy, "--episodes", "3"]) == 0
     assert capsys.readouterr().out.splitlines()[:3] == trained[table : table + 3]
 
 
@@ -66,3 +67,57 @@ def test_settings_that_are_none(capsys: Capture) -> None:
     """A number in place of the observation's fields is refused by name."""
     assert main(["train", "Coins-v0", "--set", "observation=5"]) == 1
     assert "observation: expected an object, got 5" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ("--seeds 0", "--seeds: expected >= 1, got 0"),
+        ("--eval-every 0", "--eval-every: expected >= 1"),
+        ("--jobs 0", "--jobs: expected >= 1"),
+        ("--jobs 2", "--jobs: expected 1, or --seeds"),
+        ("--resume", "--resume: expected a folder, with --out"),
+        ("--overwrite", "--overwrite: expected a folder, with --out"),
+        ("--model m", "--model: expected a service"),
+        ("--service http://127.0.0.1:1 --model M!", "--model: expected an id"),
+        ("--seeds 2 --set seed=3", "--set: expected no seed beside --seeds"),
+        ("--label-key drift_label", "--label-key: expected a model with an auxiliary head"),
+        ("--seeds 2 --out FOLDER", "--out: expected a new folder, or one of an earlier training"),
+        ("--out FOLDER", "--out: expected a new folder, or one of an earlier training"),
+    ],
+)
+def test_refused(tmp_path: Path, capsys: Capture, given: str, text: str) -> None:
+    """What does not go together is refused in one line, before anything is trained."""
+    (tmp_path / "notes").write_text("precious")
+    arguments = given.replace("FOLDER", str(tmp_path)).split()
+    assert main(["train", "OUSpread-v0", *arguments]) == 1
+    captured = capsys.readouterr()
+
+    assert text in captured.err
+    assert captured.err.count("\n") == 1
+    assert captured.out == ""
+    assert [path.name for path in tmp_path.iterdir()] == ["notes"]
+
+
+def test_a_preset_is_hinted_at(capsys: Capture) -> None:
+    """Without a preset the one that there is is named; ``auto`` takes it."""
+    quick = ["--steps", "5", "--eval-episodes", "2"]
+    assert main(["train", "CartPole-v1", *quick]) == 0
+    plain = capsys.readouterr().out
+    assert main(["train", "CartPole-v1", *quick, "--preset", "auto"]) == 0
+    auto = capsys.readouterr().out
+    assert main(["train", "Coins-v0", *quick]) == 0
+    other = capsys.readouterr().out
+
+    hint = "hint: --preset CartPole-v1 is made for it, and --preset auto finds it"
+    assert plain.splitlines()[1] == hint
+    assert "hint" not in auto + other
+
+
+def test_no_preset_of_that_name(capsys: Capture) -> None:
+    """Without a preset for the environment ``auto`` is refused, with what there is."""
+    assert main(["train", "Coins-v0", "--preset", "auto"]) == 1
+    line = capsys.readouterr().err
+
+    assert "--preset auto: expected an environment with a preset" in line
+    assert "got Coins-v0; --preset control is for any small control task" in line

@@ -1,0 +1,165 @@
+"""`Plan`: one training, of one seed — all that decides what comes of it, and where it is kept."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from jormungandr.cli.opening import check_fits, name_of
+from jormungandr.cli.train_folder import check_out, read_facts, seed_folders
+from jormungandr.errors import InvalidValue
+from jormungandr.presets import preset_fields
+from jormungandr.spec import ModelSpec, preset_names
+
+__all__ = ["EVALUATIONS", "EVALUATION_SEED", "Plan", "default_model", "plans_of", "reset_seed"]
+
+#: Evaluations during a training, unless it is said how often.
+EVALUATIONS = 10
+#: First seed of the evaluations during training, which choose the best policy. The table at the end
+#: is played on others (`evaluate.HELD_OUT_SEED`): a choice looks better where it was made.
+EVALUATION_SEED = 900_000_000
+#: Training episodes have seeds below this.
+TRAINING_SEEDS = 1 << 29
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One training.
+
+    Args:
+        env_id: of the environment, as Gymnasium takes it.
+        spec: of the model.
+        seed: of the environment.
+        steps: decisions in all, those of an earlier part too.
+        eval_every: steps between two evaluations.
+        eval_episodes: of each.
+        label_key: the info's key of the auxiliary class; None records no labels.
+        out: folder of this training; None keeps nothing.
+        resume: go on with what is there.
+        overwrite: replace what is there.
+        service: address of the one to train through; None trains in this process.
+        model_id: at the service.
+        name: what lines of progress begin with.
+    """
+
+    env_id: str
+    spec: ModelSpec
+    seed: int
+    steps: int
+    eval_every: int
+    eval_episodes: int
+    label_key: str | None = None
+    out: Path | None = None
+    resume: bool = False
+    overwrite: bool = False
+    service: str | None = None
+    model_id: str = ""
+    name: str = ""
+
+    def facts(self) -> dict[str, Any]:
+        """Return what a training that is resumed must have in common with its beginning."""
+        return {
+            "environment": self.env_id,
+            "seed": self.seed,
+            "eval_every": self.eval_every,
+            "eval_episodes": self.eval_episodes,
+            "label_key": self.label_key,
+            "model": None if self.service is None else self.model_id,
+            "spec": self.spec.to_dict(),
+        }
+
+
+def plans_of(
+    arguments: argparse.Namespace, env: gymnasium.Env[Any, Any], settings: dict[str, Any]
+) -> list[Plan]:
+    """Return what is to be trained, after looking at where it is to be kept.
+
+    Args:
+        arguments: of the command.
+        env: the environment, to read its spaces.
+        settings: fields of the specification.
+
+    Raises:
+        InvalidInput: (one of its classes) arguments that do not fit the environment, or each other.
+    """
+    out, many = arguments.out, arguments.seeds is not None
+    if many and "seed" in settings:
+        raise InvalidValue("--set", "no seed beside --seeds", settings["seed"])
+    seeds: Sequence[int] = range(arguments.seeds) if many else [arguments.seed]
+    folders: Sequence[Path | None] = [out] * len(seeds)
+    if many and out is not None:
+        folders = seed_folders(out, arguments.seeds)
+    plans = []
+    for seed, folder in zip(seeds, folders, strict=True):
+        spec = _spec(arguments, env, {"seed": seed, **settings})
+        if arguments.label_key is not None and spec.auxiliary is None:
+            remedy = """--set 'auxiliary={"classes": ["A", "B"]}' makes one with two classes"""
+            raise InvalidValue("--label-key", "a model with an auxiliary head", "none", remedy)
+        every = arguments.eval_every
+        if folder is not None:
+            check_out(folder, resume=arguments.resume, overwrite=arguments.overwrite)
+            begun = read_facts(folder) if arguments.resume else None
+            if begun is not None and every is None:  # also where --steps is more than it was
+                every = begun.get("eval_every")
+        model = default_model(name_of(env), seed)
+        if arguments.model is not None:
+            model = f"{arguments.model}-{seed}" if many else arguments.model
+        plans.append(
+            Plan(
+                env_id=arguments.env,
+                spec=spec,
+                seed=seed,
+                steps=arguments.steps,
+                eval_every=every or max(1, arguments.steps // EVALUATIONS),
+                eval_episodes=arguments.eval_episodes,
+                label_key=arguments.label_key,
+                out=folder,
+                resume=arguments.resume,
+                overwrite=arguments.overwrite,
+                service=arguments.service,
+                model_id=model,
+                name=f"  seed {seed}" if many else "",
+            )
+        )
+    return plans
+
+
+def _spec(
+    arguments: argparse.Namespace, env: gymnasium.Env[Any, Any], settings: dict[str, Any]
+) -> ModelSpec:
+    """Return the specification of a model for an environment."""
+    preset = arguments.preset or "default"
+    if preset == "auto":
+        preset = name_of(env)
+        if preset not in preset_names():
+            remedy = "--preset control is for any small control task"
+            expected = f"an environment with a preset, one of {preset_names()}"
+            raise InvalidValue("--preset auto", expected, preset, remedy)
+    if "observation" not in preset_fields(preset):
+        return ModelSpec.for_env(env, preset=preset, **settings)
+    spec = ModelSpec.preset(preset, **settings)
+    check_fits(spec, env, "--preset")
+    return spec
+
+
+def reset_seed(seed: int, step: int) -> int:
+    """Return the seed of the training episode that begins after so many steps.
+
+    A function of these two alone: a training that goes on from a checkpoint at an episode's end
+    meets the episodes that it would have met.
+    """
+    drawn = np.random.SeedSequence((seed, step)).generate_state(1)[0]
+    return int(drawn) % TRAINING_SEEDS
+
+
+def default_model(env_id: str, seed: int) -> str:
+    """Return a model id for an environment and a seed, such as ``cartpole-v1-seed-0``."""
+    words = re.sub(r"[^a-z0-9]+", "-", env_id.lower()).strip("-")
+    return f"{words[:40]}-seed-{seed}"
