@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
+import os
 import platform
+import sys
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.learning.contenders import CONTENDERS
-from benchmarks.learning.tasks import TASKS
-from jormungandr.version import __version__
+from benchmarks.learning.contenders import Contender
+from benchmarks.learning.tasks import Task
 
-__all__ = ["RESULTS", "Run", "known", "perform"]
+__all__ = ["RESULTS", "Run", "append", "fingerprint", "known", "perform"]
 
 RESULTS = Path(__file__).parents[1] / "results" / "learning.jsonl"
+
+#: Of an evaluation's episodes.
+QUANTILES = {"q05": 0.05, "q25": 0.25, "median": 0.5, "q75": 0.75, "q95": 0.95}
 
 
 @dataclass(frozen=True)
@@ -26,60 +34,187 @@ class Run:
 
     Args:
         task, contender, seed: which.
-        evaluations: [steps, mean score, 25 % quantile, worst] at each.
-        seconds: of training, evaluations left out.
-        noted: what the contender had to say at the end.
+        fingerprint: of the settings and the task's shape; runs with another one are of another
+            contender, whatever its name.
+        settings: all that decided it, the seed apart; ``shape`` is the task's.
+        changes: what of it the contender asked for; the rest are defaults.
+        evaluations: by name a number for each: ``steps`` of training until then, and the ``mean``,
+            ``sd``, ``worst`` and quantiles of the scores of its episodes.
+        seconds: of ``training`` and of ``evaluating``, and of them the processor's: where others
+            use the machine too, those say more.
+        noted: what the contender had to say at the end: ``updates`` and ``warnings``.
         versions: of what computed.
+        machine: that it ran on, and how many ``jobs`` at a time.
     """
 
     task: str
     contender: str
     seed: int
-    evaluations: list[list[float]]
-    seconds: float
+    fingerprint: str
+    settings: dict[str, Any]
+    changes: dict[str, Any]
+    evaluations: dict[str, list[float]]
+    seconds: dict[str, float]
     noted: dict[str, Any]
     versions: dict[str, str]
+    machine: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def key(self) -> tuple[str, str, int]:
+    def key(self) -> tuple[str, str, int, str]:
         """What names it."""
-        return self.task, self.contender, self.seed
+        return self.task, self.contender, self.seed, self.fingerprint
+
+    @property
+    def steps(self) -> list[int]:
+        """Training steps before each evaluation."""
+        return [int(step) for step in self.evaluations["steps"]]
+
+    @property
+    def means(self) -> list[float]:
+        """Mean score of each evaluation."""
+        return self.evaluations["mean"]
 
     def at(self, steps: int) -> float:
-        """Return the mean score after so many steps."""
-        return next(row[1] for row in self.evaluations if row[0] == steps)
+        """Return the mean score after so many steps.
+
+        Raises:
+            ValueError: there was no evaluation then.
+        """
+        return self.means[self.steps.index(steps)]
 
 
 def known(path: Path = RESULTS) -> list[Run]:
-    """Return the runs of a file, the last of each key."""
+    """Return the runs of a file, the last of each key.
+
+    A line that a killed process left unfinished is named on stderr and left out.
+    """
     if not path.exists():
         return []
-    runs = [Run(**json.loads(line)) for line in path.read_text().splitlines()]
+    runs = []
+    for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
+        try:
+            fields = json.loads(line)
+        except json.JSONDecodeError:
+            print(f"{path}:{number}: an unfinished line, left out", file=sys.stderr)
+            continue
+        runs.append(Run(**fields))
     return list({run.key: run for run in runs}.values())
 
 
-def perform(task: str, contender: str, seed: int, path: Path = RESULTS) -> Run:
-    """Train, evaluate, and append the run to the file."""
-    import stable_baselines3
+def append(run: Run, path: Path) -> None:
+    """Add a run to the file, durably: one write at its end, so that writers do not mix."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    line = json.dumps(asdict(run), separators=(",", ":")).encode() + b"\n"
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+    try:
+        size = os.fstat(handle).st_size
+        if size and os.pread(handle, 1, size - 1) != b"\n":
+            line = b"\n" + line  # someone died in a line
+        if os.write(handle, line) != len(line):
+            raise OSError(f"{path}: the disk took part of a line; it is left out when read")
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def fingerprint(name: str, task: Task, contender: Contender, runs: Iterable[Run]) -> str | None:
+    """Return what marks runs of a contender with the settings it has today, None if it has none.
+
+    That of earlier runs with these settings, if there are any. A field that those do not have, for
+    it came later, must be at its default.
+    """
+    settings = contender.settings(task)
+    if settings is None:
+        return None
+    now = json.loads(json.dumps({**settings, "shape": task.shape}))
+    inert = json.loads(json.dumps(contender.inert(task)))
+    for run in runs:
+        same = (run.task, run.contender) == (name, contender.name)
+        if same and _agree(run.settings, now, inert):
+            return run.fingerprint
+    text = json.dumps(now, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _agree(old: Mapping[str, Any], new: Mapping[str, Any], inert: Mapping[str, Any]) -> bool:
+    for key in old.keys() | new.keys():
+        if key not in new:
+            return False
+        before = old.get(key, inert.get(key, _NOTHING))
+        if isinstance(before, Mapping) and isinstance(new[key], Mapping):
+            under = inert.get(key)
+            if not _agree(before, new[key], under if isinstance(under, Mapping) else {}):
+                return False
+        elif before != new[key]:
+            return False
+    return True
+
+
+_NOTHING = object()
+
+
+def perform(
+    name: str, task: Task, contender: Contender, seed: int, mark: str, jobs: int = 1
+) -> Run:
+    """Train and evaluate.
+
+    Args:
+        name: of the task.
+        task: itself.
+        contender: who trains.
+        seed: of the training.
+        mark: the `fingerprint`.
+        jobs: how many run at a time, for the record.
+    """
     import torch
 
     torch.set_num_threads(1)
-    evaluations, noted, spent, began = [], {}, 0.0, time.perf_counter()
-    for at, act, noted in CONTENDERS[contender](TASKS[task], seed):  # noqa: B007 - the last stays
-        spent += time.perf_counter() - began
-        scores = TASKS[task].score(act)
-        row = [at, scores.mean(), np.quantile(scores, 0.25), scores.min()]
-        evaluations.append([round(float(x), 4) for x in row])
-        began = time.perf_counter()
-    versions = {
-        "jormungandr": __version__,
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "stable-baselines3": stable_baselines3.__version__,
-        "python": platform.python_version(),
-    }
-    run = Run(task, contender, seed, evaluations, round(spent, 1), noted, versions)
-    path.parent.mkdir(exist_ok=True)
-    with path.open("a") as file:
-        file.write(json.dumps(asdict(run)) + "\n")
-    return run
+    settings = contender.settings(task)  # loads its libraries, before the clock runs
+    assert settings is not None, contender.name
+    rows: list[dict[str, float]] = []
+    noted: dict[str, Any] = {}
+    training, evaluating, clock = np.zeros(2), np.zeros(2), _clock()
+    for at, act, noted in contender.train(task, seed):  # noqa: B007 - the last stays
+        training += (paused := _clock()) - clock
+        rows.append({"steps": at, **_summary(task.score(act))})
+        evaluating += (clock := _clock()) - paused
+    return Run(
+        task=name,
+        contender=contender.name,
+        seed=seed,
+        fingerprint=mark,
+        settings={**settings, "shape": task.shape},
+        changes=contender.changes(task),
+        evaluations={key: [row[key] for row in rows] for key in rows[0]},
+        seconds={
+            "training": round(float(training[0]), 1),
+            "evaluating": round(float(evaluating[0]), 1),
+            "training_cpu": round(float(training[1]), 1),
+            "evaluating_cpu": round(float(evaluating[1]), 1),
+        },
+        noted=noted,
+        versions=_versions(),
+        machine={"cores": os.cpu_count(), "kind": platform.machine(), "jobs": jobs},
+    )
+
+
+def _clock() -> np.ndarray:
+    """Return the seconds of the wall and of this process on the processor, (2,)."""
+    return np.array([time.perf_counter(), time.process_time()])
+
+
+def _summary(scores: np.ndarray) -> dict[str, float]:
+    found = {"mean": scores.mean(), "sd": scores.std(), "worst": scores.min()}
+    found |= {key: np.quantile(scores, at) for key, at in QUANTILES.items()}
+    return {key: round(float(value), 4) for key, value in found.items()}
+
+
+def _versions() -> dict[str, str]:
+    from jormungandr.service.child.fingerprint import NUMERICS
+    from jormungandr.version import __version__
+
+    found = {"jormungandr": __version__, "numerics": str(NUMERICS)}
+    for name in ("torch", "numpy", "gymnasium", "stable-baselines3", "sb3-contrib", "Box2D"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return {**found, "python": platform.python_version()}
