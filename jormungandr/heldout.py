@@ -2,6 +2,9 @@
 
 What a promotion is decided from. A function of the rows alone: which episodes there are, and how
 they are numbered, does not depend on how transitions were batched, on a clock or on a restart.
+
+It is apart from `jormungandr.records.WholeEpisodes`, of the figures: it knows rows, and of the tags
+the pair alone, so neither other tags nor training episodes push out what it remembers.
 """
 
 from __future__ import annotations

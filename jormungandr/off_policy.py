@@ -1,18 +1,16 @@
-"""`HeldOutSteps` and what they say of a policy that did not take them."""
+"""`OffPolicyReport`: what held-out steps say of a policy that did not take them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from jormungandr.columns import Columns
 from jormungandr.errors import InvalidValue, shown
+from jormungandr.held_steps import HeldOutSteps
 from jormungandr.numerics.off_policy import (
     LoggedSteps,
     OffPolicyValue,
@@ -20,8 +18,9 @@ from jormungandr.numerics.off_policy import (
     off_policy_value,
 )
 from jormungandr.policy import PolicySnapshot
+from jormungandr.spec import ModelSpec
 
-__all__ = ["HeldOutSteps", "OffPolicyReport", "episode_keys", "evaluate_off_policy"]
+__all__ = ["OffPolicyReport", "check_fits", "evaluate_off_policy"]
 
 #: Observations per forward pass.
 CHUNK = 4_096
@@ -29,66 +28,6 @@ CHUNK = 4_096
 FEW, THIN = 30, 0.1
 #: Share of steps at which the policy would have done what nobody could, above which it is said.
 UNEXPLORED = 0.02
-
-
-def episode_keys(columns: Columns) -> NDArray[np.uint64]:
-    """Return (B,) a number per episode, the same for its steps in whatever batch they come."""
-    if not len(columns):
-        return np.zeros(0, dtype=np.uint64)
-    pairs = np.stack([columns.actor, columns.episode], axis=1)
-    found, inverse = np.unique(pairs, axis=0, return_inverse=True)
-    keys = [
-        blake2b(
-            f"{columns.actors[actor]}\0{columns.episodes[episode]}".encode(), digest_size=8
-        ).digest()
-        for actor, episode in found.tolist()
-    ]
-    return np.frombuffer(b"".join(keys), dtype="<u8").astype(np.uint64)[inverse.reshape(-1)]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class HeldOutSteps:
-    """N steps that no training saw, oldest first.
-
-    Args:
-        observation, next_observation: (N, D) as they are stored.
-        action: (N,).
-        reward, behavior_prob: (N,); the latter NaN where unknown.
-        terminated: (N,).
-        timestep: (N,) in the episode.
-        episode: (N,) as of `episode_keys`.
-    """
-
-    observation: NDArray[Any]
-    action: NDArray[np.int64]
-    reward: NDArray[np.floating[Any]]
-    next_observation: NDArray[Any]
-    terminated: NDArray[np.bool_]
-    behavior_prob: NDArray[np.floating[Any]]
-    timestep: NDArray[np.int64]
-    episode: NDArray[np.uint64]
-
-    def __len__(self) -> int:
-        return len(self.action)
-
-    @classmethod
-    def of_columns(cls, parts: Sequence[Columns]) -> HeldOutSteps:
-        """Return the steps of several batches, in their order; at least one batch."""
-        names = [name for name in cls.__slots__ if name != "episode"]
-        arrays = {n: np.concatenate([getattr(part, n) for part in parts]) for n in names}
-        return cls(**arrays, episode=np.concatenate([episode_keys(part) for part in parts]))
-
-    @classmethod
-    def of_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> HeldOutSteps:
-        """Return the steps of a `ValidationStore`, from what its `in_order` returns."""
-        return cls(**{name: arrays[name] for name in cls.__slots__})
-
-    def newest(self, episodes: int) -> HeldOutSteps:
-        """Return the steps of the newest episodes that began here, at most so many."""
-        began = self.episode[self.timestep == 0]
-        # Each once, by where it begins; one that began twice is admission's to prevent.
-        keep = np.isin(self.episode, began[max(0, len(began) - episodes) :])
-        return HeldOutSteps(*(getattr(self, name)[keep] for name in self.__slots__))
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +40,8 @@ class OffPolicyReport:
         gamma: discount.
         horizon: steps that an episode is taken to have at most; None is no limit.
         unexplored: share of the steps at which the policy would have done something else than an
-            actor that left nothing to chance; None where no probabilities are known.
+            actor that left nothing to chance; None where no probabilities are known, and where
+            the actor's were those under the noise of its network.
     """
 
     policy_version: int
@@ -163,6 +103,7 @@ def evaluate_off_policy(
     gamma: float | None = None,
     horizon: int | None = None,
     seed: int = 0,
+    logged: ModelSpec | None = None,
 ) -> OffPolicyReport:
     """Estimate what a policy earns in an episode when it acts greedily, from held-out steps.
 
@@ -173,17 +114,20 @@ def evaluate_off_policy(
         horizon: steps that an episode has at most. None is no limit; with a discount of 1, the
             longest episode held.
         seed: of the random features.
+        logged: specification of the model that the steps were sent to; None is the policy's.
 
     Raises:
         InvalidValue: an argument is out of range; the policy sees images, masks or something else
             than the steps hold; there are too few episodes, or too many.
     """
+    logged = policy.spec if logged is None else logged
+    check_fits(policy.spec, logged)
     gamma = policy.spec.c51.gamma if gamma is None else gamma
     if not 0 <= gamma <= 1:
         raise InvalidValue("gamma", "0..1", gamma)
     if horizon is not None and horizon < 1:
         raise InvalidValue("horizon", ">= 1", horizon)
-    _check(policy, held)
+    _check(policy.spec, held)
     if horizon is None and gamma == 1:
         horizon = int(held.timestep.max()) + 1
     steps = LoggedSteps(
@@ -204,38 +148,72 @@ def evaluate_off_policy(
         )
     except ValueError as error:  # what the data lead to; the arguments are checked above
         raise InvalidValue("held-out steps", "steps that a Q can be fitted to", error) from None
-    known = ~np.isnan(held.behavior_prob)
-    certain = (held.behavior_prob >= 1) & (chosen != held.action)
-    unexplored = float(certain[known].mean()) if known.any() else None
+    unexplored = None if logged.c51.noisy else _unexplored(held, chosen)
     return OffPolicyReport(policy.version, result, gamma, horizon, unexplored)
 
 
-def _check(policy: PolicySnapshot, held: HeldOutSteps) -> None:
-    """Refuse what cannot be evaluated.
+def check_fits(policy: ModelSpec, logged: ModelSpec) -> None:
+    """Refuse a policy that cannot be evaluated by the steps of a model.
+
+    Args:
+        policy: its specification.
+        logged: that of the model that the steps were sent to.
+
+    Raises:
+        InvalidValue: it does not see what the steps show, acts otherwise, or sees images or masks.
+    """
+    actions, others = len(policy.action_set), len(logged.action_set)
+    if actions != others:
+        raise InvalidValue("policy", f"the {others} actions of the steps", f"{actions} actions")
+    mine, theirs = policy.observation, logged.observation
+    for what, own, other in (
+        ("observations", mine.described, theirs.described),
+        ("features", mine.features, theirs.features),
+        ("frame_stack", mine.frame_stack, theirs.frame_stack),
+        ("actions", [a.value for a in policy.action_set], [a.value for a in logged.action_set]),
+        ("action_repeat", policy.action_repeat, logged.action_repeat),
+    ):
+        if own != other and not (what == "features" and None in (own, other)):
+            raise InvalidValue("policy", f"the {what} of the steps, {other}", own)
+    if mine.is_image:
+        raise InvalidValue("policy", "one that sees vectors", "one that sees images")
+    if policy.action_masks:
+        remedy = "play it with `jormungandr evaluate`"
+        expected = "a model without action masks: those of first observations are not stored"
+        raise InvalidValue("policy", expected, "masks", remedy)
+
+
+def _check(spec: ModelSpec, held: HeldOutSteps) -> None:
+    """Refuse steps that a policy cannot be evaluated by.
 
     Raises:
         InvalidValue: saying why.
     """
-    o, actions = policy.spec.observation, len(policy.spec.action_set)
-    if o.is_image:
-        raise InvalidValue("policy", "one that sees vectors", "one that sees images")
-    if policy.spec.action_masks:
-        remedy = "play it with `jormungandr evaluate`"
-        expected = "a model without action masks: those of first observations are not stored"
-        raise InvalidValue("policy", expected, "masks", remedy)
-    if held.observation.shape[1:] != o.stored_shape or (len(held) and held.action.max() >= actions):
-        got = f"observations {held.observation.shape[1:]}"
-        raise InvalidValue("policy", f"{got} and the actions of the steps", shown(o.stored_shape))
+    shape, actions = spec.observation.stored_shape, len(spec.action_set)
+    if held.observation.shape[1:] != shape:
+        expected = f"observations of shape {shape}, as the policy sees them"
+        raise InvalidValue("held-out steps", expected, shown(held.observation.shape[1:]))
+    if len(held) and not 0 <= held.action.min() <= held.action.max() < actions:
+        wrong = held.action[(held.action < 0) | (held.action >= actions)][0]
+        expected = f"actions 0..{actions - 1}, as the policy has {actions}"
+        raise InvalidValue("held-out steps", expected, f"action {wrong}")
     episodes = len(np.unique(held.episode[held.timestep == 0]))
     if episodes < 2:
         remedy = "hold out more"
         raise InvalidValue(
             "held-out steps", "at least 2 episodes with first steps", episodes, remedy
         )
-    most = largest_log(math.prod(o.stored_shape), actions)
+    most = largest_log(math.prod(shape), actions)
     if len(held) > most:
         expected = f"at most {most:,} steps"
         raise InvalidValue("held-out steps", expected, len(held), "take fewer episodes")
+
+
+def _unexplored(held: HeldOutSteps, chosen: NDArray[np.int64]) -> float | None:
+    """Return the share of the steps with a known probability that was 1 of another action."""
+    known = ~np.isnan(held.behavior_prob)
+    certain = (held.behavior_prob >= 1) & (chosen != held.action)
+    return float(certain[known].mean()) if known.any() else None
 
 
 def _greedy(policy: PolicySnapshot, observation: NDArray[Any]) -> NDArray[np.int64]:

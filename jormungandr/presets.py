@@ -99,16 +99,20 @@ _PRESETS: dict[str, dict[str, Any]] = {
         replay={"capacity": 300_000},
         exploration={"transitions": 20_000},
     ),
-    # Half of the actions at random to the end: what is far from the best policy's path counts too.
+    # Half of the actions at random to the end, so that positions are changed often enough to learn
+    # what that costs; and a short view, since a position can be changed at any step.
     "OUSpread-v0": _over(
         _CONTROL,
         c51={
-            "support": [-4.0, 4.0],
-            "gamma": 0.9,
-            "lr": 1e-4,
+            "support": [-3.0, 3.0],
+            "gamma": 0.85,
+            "lr": 3e-4,
+            # Over 50,000 transitions.
+            "lr_schedule": {"kind": "linear", "updates": 12_375, "end": 0.1},
             "adam_eps": 1e-5,
-            "batch_size": 128,
-            "hidden": 64,
+            "batch_size": 32,
+            "target_interval": 1_000,
+            "hidden": 32,
             "n_step": 1,
             "double": False,
         },

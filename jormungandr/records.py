@@ -152,7 +152,8 @@ class WholeEpisodes:
             return True
         codes, counts = np.unique(columns.tag[columns.tagged], return_counts=True)
         each = [_size(columns.tags[code]) for code in codes.tolist()]
-        return sum(size * n for size, n in zip(each, counts.tolist(), strict=True)) <= self._room
+        needed: int = sum(size * n for size, n in zip(each, counts.tolist(), strict=True))
+        return needed <= self._room
 
     def _keep(self, key: tuple[str, str], now: _Open) -> None:
         """Remember an episode in progress, the most recent one; forget others for it."""
@@ -201,7 +202,9 @@ class WholeEpisodes:
 
     def restore(self, state: Iterable[Any]) -> None:
         """Take over a state; one of before there were versions and tags in it has none."""
-        WholeEpisodes.__init__(self)
+        self._open.clear()
+        self._tagged.clear()
+        self._room = TAG_ROOM
         read: list[Tags] = []
         for actor, episode, length, total, split, *rest in state:
             low, high, given = rest or (-1, -1, ())

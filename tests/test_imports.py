@@ -25,7 +25,7 @@ LAYERS: list[set[str]] = [
     {"encoding", "ids"},
     {"tags", "splits"},
     {"prediction", "columns", "episode", "outbox"},
-    {"questions", "heldout"},
+    {"questions", "heldout", "held_steps"},
     {"rows", "ledger", "policy", "wire", "packed", "recorder", "records", "trial"},
     {"admission", "actors", "bundle", "encoder", "off_policy"},
     {"client", "learner"},

@@ -1,4 +1,4 @@
-"""Returns by tag: bounded whatever comes, the same however it is cut; records, and their pairs."""
+"""Returns by tag, and records of episodes: bounded whatever comes, the same however it is cut."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jormungandr import ModelSpec, RemoteLearner
+from jormungandr import records as module
 from jormungandr.columns import columns
-from jormungandr.learner import episodes as episodes_module
 from jormungandr.learner.episodes import EpisodeReturns
 from jormungandr.learner.recent import KEYS, OTHER, VALUES, TagReturns
-from jormungandr.records import EpisodeRecord, paired
+from jormungandr.records import TAG_ROOM, EpisodeRecord, WholeEpisodes
 from tests.service.serving import BEARER, QUIET, connect, memory
 
 SPEC = ModelSpec.from_dict({"observation": {"shape": [1]}, "actions": 2})
@@ -107,7 +107,7 @@ def test_size_is_bounded_and_state_goes_on(tags: list[dict[str, str]]) -> None:
 
 
 @given(cuts=st.lists(st.integers(0, 7), max_size=4))
-def test_records_of_held_out_episodes(cuts: list[int]) -> None:
+def test_records_of_whole_episodes(cuts: list[int]) -> None:
     """Version, return and tags of each, in the order of the ends, however requests are cut."""
     rows = [
         row("e0", 0, tags={"pair": "x"}),
@@ -118,63 +118,106 @@ def test_records_of_held_out_episodes(cuts: list[int]) -> None:
         row("e0", 1, policy_version=2, terminated=True),
         row("e3", 1, terminated=True),  # it never began
     ]
-    returns = EpisodeReturns()
+    whole, found = WholeEpisodes(), []
     for start, stop in pairwise([0, *sorted(cuts), len(rows)]):
-        returns.add(columns(rows[start:stop], SPEC))
+        found += whole.add(columns(rows[start:stop], SPEC))
 
-    assert list(returns.records) == [
+    assert found == [
         EpisodeRecord("a", "e1", 1, 2, -1.0, 4, 5, False, (("pair", "y"),)),
+        EpisodeRecord("a", "e2", 0, 2, 2.0, 3, 3, True, (("pair", "z"),)),
         EpisodeRecord("a", "e0", 1, 2, 2.0, 2, 3, True, (("pair", "x"),)),
     ]
-    assert returns.info()["train"]["episodes"] == 1
-
-
-def test_records_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The newest stay."""
-    monkeypatch.setattr(episodes_module, "RECORDS", 3)
-    returns = EpisodeReturns()
-    returns.add(columns([row(f"e{i}", 0, terminated=True) for i in range(5)], SPEC))
-
-    assert [r.episode_id for r in returns.records] == ["e2", "e3", "e4"]
+    assert whole.state() == []
 
 
 def test_state_of_before_there_were_tags() -> None:
     """An older checkpoint loads: its open episodes go on, with no version and no tags."""
-    returns = EpisodeReturns()
-    returns.restore(
-        {
-            "open": [["a", "e0", 1, 0.5, 1]],
-            "recent": [[1.0], [2.0, 4.0]],
-            "finished": [1, 200],
-        }
-    )
-    returns.add(columns([row("e0", 1, terminated=True)], SPEC))
+    returns, whole = EpisodeReturns(), WholeEpisodes()
+    before = [["a", "e0", 1, 0.5, 1]]
+    returns.restore({"open": before, "recent": [[1.0], [2.0, 4.0]], "finished": [1, 200]})
+    whole.restore(before)
+    end = columns([row("e0", 1, terminated=True)], SPEC)
+    returns.add(end)
 
+    assert whole.add(end) == [EpisodeRecord("a", "e0", 1, 2, 1.5, -1, 3, True)]
     assert returns.info()["validation"]["episodes"] == 201
-    assert list(returns.records) == [EpisodeRecord("a", "e0", 1, 2, 1.5, -1, 3, True)]
     assert returns.figures()["validation"]["by_tag"] == {}
     again = EpisodeReturns()
     again.restore(json.loads(json.dumps(returns.state())))
     assert again.state() == returns.state()
 
 
-def test_pairs() -> None:
-    """Held-out episodes that one version played alone, with a value that both have."""
-    records = [
-        record(1.0, version=3, pair="b"),
-        record(2.0, version=7, pair="b"),
-        record(4.0, version=7, pair="b"),
-        record(5.0, version=7, pair="a"),
-        record(6.0, version=3, pair="a"),
-        record(9.0, version=7, pair="c"),  # of one alone
-        record(9.0, version=3, day="a"),  # of no pair
-        record(9.0, 0, version=3, pair="a"),  # a training one
-        record(9.0, pair="a")._replace(high_version=7),  # of both
-    ]
+def full(n: int) -> dict[str, str]:
+    """Return as many tags of full size as an episode may have, other ones for each n."""
+    return {f"k{i}".ljust(32, "_"): f"{n}-{i}".ljust(64, "_") for i in range(8)}
 
-    assert paired(records, 3, 7).tolist() == [[6.0, 5.0], [1.0, 3.0]]
-    assert paired(records, 3, 8).shape == (0, 2)
-    assert paired(records, 3, 3, tag="day").tolist() == [[9.0, 9.0]]
+
+def test_tags_of_open_episodes_are_bounded() -> None:
+    """Ever new tags of full size: the least recent of those with tags go, and none without."""
+    whole, largest = WholeEpisodes(), TAG_ROOM // (8 * (160 + 32 + 64))
+    whole.add(columns([row("without", 0), row("short", 0, tags={"map": "dust"})], SPEC))
+    for start in range(0, largest + 100, 1_000):
+        batch = range(start, min(start + 1_000, largest + 100))
+        whole.add(columns([row(f"e{n}", 0, tags=full(n)) for n in batch], SPEC))
+    state = whole.state()
+
+    assert [kept[1] for kept in state] == ["without", *(f"e{n}" for n in range(100, largest + 100))]
+    assert len(json.dumps(state)) < TAG_ROOM
+    # Once they end there is room again.
+    ends = [row(f"e{n}", 1, terminated=True) for n in range(200, 300)]
+    assert len(whole.add(columns(ends, SPEC))) == 100
+    whole.add(columns([row(f"f{n}", 0, tags=full(n)) for n in range(100)], SPEC))
+    assert len(whole.state()) == largest + 1
+
+
+def test_tags_that_many_have_are_written_once() -> None:
+    """A state names the place of the first that has them, and is taken over as it was."""
+    whole = WholeEpisodes()
+    tags = [{"map": "dust"}, None, full(0), {"map": "dust"}, full(0)]
+    whole.add(columns([row(f"e{n}", 0, tags=given) for n, given in enumerate(tags)], SPEC))
+    state = json.loads(json.dumps(whole.state()))
+    again = WholeEpisodes()
+    again.restore(state)
+
+    assert [kept[-1] for kept in state] == [
+        *([["map", "dust"]], [], [list(pair) for pair in sorted(full(0).items())], 0, 2)
+    ]
+    ends = columns([row(f"e{n}", 1, terminated=True) for n in range(5)], SPEC)
+    assert again.add(ends) == (found := whole.add(ends))
+    assert [dict(r.tags) or None for r in found] == tags
+
+
+_STEPS = st.lists(
+    st.tuples(st.integers(0, 4), st.integers(0, 2), st.sampled_from([False, False, True])),
+    max_size=40,
+)
+
+
+@pytest.mark.parametrize(("room", "most"), [(170, 100), (400, 100), (400, 3)])
+@settings(max_examples=60)
+@given(steps=_STEPS, cuts=st.lists(st.integers(0, 40), max_size=4))
+def test_what_is_forgotten_is_a_function_of_the_rows(
+    room: int, most: int, steps: list[tuple[int, int, bool]], cuts: list[int]
+) -> None:
+    """One step at a time, cut anywhere, or restored at each cut: the same records and memory."""
+    rows = []
+    for episode, t, end in steps:
+        tags = {"k": f"v{episode}"} if t == 0 and episode else None
+        rows.append(row(f"e{episode}", t, terminated=end, tags=tags))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "TAG_ROOM", room)
+        patch.setattr(module, "OPEN", most)
+        slow, fast, restored = WholeEpisodes(), WholeEpisodes(), WholeEpisodes()
+        expected = [r for one in rows for r in slow.add(columns([one], SPEC))]
+        found, after = [], []
+        for start, stop in pairwise([0, *sorted(min(c, len(rows)) for c in cuts), len(rows)]):
+            found += fast.add(columns(rows[start:stop], SPEC))
+            after += restored.add(columns(rows[start:stop], SPEC))
+            state, restored = restored.state(), WholeEpisodes()
+            restored.restore(json.loads(json.dumps(state)))
+
+    assert found == after == expected
+    assert fast.state() == restored.state() == slow.state()
 
 
 # -- a service ------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from pathlib import Path
 from benchmarks.learning.contenders import CONTENDERS, Contender, seeds_of
 from benchmarks.learning.runs import Run, append, fingerprint, known, perform
 from benchmarks.learning.tasks import TASKS, Task
+from jormungandr.cli.train_jobs import end_with_parent
 
 __all__ = ["BLOCKS", "Job", "estimate", "missing", "perform_all", "wanted"]
 
@@ -120,7 +121,9 @@ def perform_all(jobs: Sequence[Job], path: Path, *, at_once: int, until: float) 
         os.environ[name] = "1"  # for the children, which load their libraries anew
     waiting, going, wrong = list(jobs), dict[Future[Run], Job](), list[str]()
     spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(at_once, mp_context=spawn, max_tasks_per_child=1) as pool:
+    with ProcessPoolExecutor(
+        at_once, mp_context=spawn, initializer=end_with_parent, max_tasks_per_child=1
+    ) as pool:
         while waiting or going:
             runs = known(path)
             while waiting and len(going) < at_once:

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 import jormungandr_envs
 from jormungandr import ModelSpec
+from jormungandr.held_steps import HeldOutSteps
 from jormungandr.learner import Learner
-from jormungandr.off_policy import HeldOutSteps
 from jormungandr.policy import PolicySnapshot
 from jormungandr_wrappers import RemoteActor
 

@@ -5,18 +5,24 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from jormungandr.cli.opening import check_writable, open_policy
 from jormungandr.errors import DataDirError, InvalidValue, MissingField
-from jormungandr.off_policy import HeldOutSteps, OffPolicyReport, evaluate_off_policy
+from jormungandr.held_steps import HeldOutSteps
+from jormungandr.off_policy import OffPolicyReport, check_fits, evaluate_off_policy
 from jormungandr.policy import PolicySnapshot
 from jormungandr.spec import ModelSpec
+
+if TYPE_CHECKING:
+    from jormungandr.service.tools.stored import StoredModel
 
 __all__ = ["add_arguments", "run"]
 
 #: Newest episodes that are used unless another number is asked for.
 EPISODES = 1_000
+#: Steps that are read before older episodes are dropped; as many again as are kept, at least.
+BLOCK = 65_536
 
 EPILOG = """\
 Fitted-Q evaluation (Le, Voloshin and Yue 2019), corrected by visits that are fitted with it, with
@@ -26,12 +32,13 @@ episodes: those of actors that explore say most. docs/evaluation.md says more.
 
 
 class _Data(NamedTuple):
-    """Where the steps are from, how they were observed, and the policy that comes with them."""
+    """Where the steps are from, how they were observed, and which policy is evaluated."""
 
     name: str
     spec: ModelSpec
     held: HeldOutSteps
     policy: PolicySnapshot
+    which: str
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,7 +60,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--policy",
         metavar="A",
-        help="a checkpoint, a policy's file, a bundle or a model's folder (default: DATA's newest)",
+        help="a checkpoint, a policy's file, a bundle or a model's folder (default: the champion of"
+        " a model that serves one, else DATA's newest)",
     )
     parser.add_argument("--gamma", type=float, help="discount (default: the policy's own)")
     parser.add_argument(
@@ -83,23 +91,23 @@ def run(arguments: argparse.Namespace) -> int:
         check_writable(arguments.json, "--json", "a file that can be written")
     of_checkpoint = (arguments.data / "manifest.json").is_file()
     read = _checkpoint if of_checkpoint else _journal
-    data = read(arguments.data, arguments.model, arguments.policy)
-    _check_fits(data)
+    data = read(arguments.data, arguments.model, arguments.policy, arguments.episodes)
     report = evaluate_off_policy(
         data.policy,
-        data.held.newest(arguments.episodes),
+        data.held,
         gamma=arguments.gamma,
         horizon=arguments.horizon,
         seed=arguments.seed,
+        logged=data.spec,
     )
-    _show(data.name, report)
+    _show(data, report)
     if arguments.json is not None:
-        content = {"data": data.name, **report.to_dict()}
+        content = {"data": data.name, "policy": data.which, **report.to_dict()}
         arguments.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     return 0
 
 
-def _checkpoint(path: Path, model: str | None, policy: str | None) -> _Data:
+def _checkpoint(path: Path, model: str | None, policy: str | None, episodes: int) -> _Data:
     """Read the held-out transitions that a checkpoint keeps."""
     from jormungandr.learner.core import Core
 
@@ -109,15 +117,14 @@ def _checkpoint(path: Path, model: str | None, policy: str | None) -> _Data:
     return _Data(
         str(path),
         core.spec,
-        HeldOutSteps.of_arrays(core.validation.in_order()),
+        HeldOutSteps.of_arrays(core.validation.in_order()).newest(episodes),
         core.snapshot() if policy is None else open_policy(policy),
+        "the checkpoint's" if policy is None else policy,
     )
 
 
-def _journal(path: Path, model: str | None, policy: str | None) -> _Data:
-    """Read the held-out transitions of a journal."""
-    from jormungandr.columns import VALIDATION
-    from jormungandr.rows import ACCEPTED, TransitionsRow
+def _journal(path: Path, model: str | None, policy: str | None, episodes: int) -> _Data:
+    """Read the held-out transitions of a journal, but those of rows that were set aside."""
     from jormungandr.service.tools.stored import StoredModel, find_model
 
     if not (path / "models").is_dir():
@@ -126,50 +133,71 @@ def _journal(path: Path, model: str | None, policy: str | None) -> _Data:
         ids = sorted(p.name.rpartition(".")[0] for p in (path / "models").glob("[!.]*.*"))
         raise MissingField("MODEL", f"one of {ids[:40]}", "none")
     with StoredModel(find_model(path, model)) as stored:
-        parts, last = [], 0
-        for row in stored.rows():
-            last = row.lsn
-            if isinstance(row, TransitionsRow):
-                c = row.columns
-                held = (c.split == VALIDATION) & (row.outcome == ACCEPTED)
-                if held.any():
-                    parts.append(c.take(held))
-        created = stored.created
-        name = f"{created.model_id}.{created.generation}, rows {stored.first} to {last}"
-        if not parts:
-            remedy = 'actors submit them with split="validation"'
-            raise DataDirError(str(stored.path), "held-out transitions", "none", remedy)
-        return _Data(
-            name,
-            stored.spec,
-            HeldOutSteps.of_columns(parts),
-            open_policy(str(stored.folder) if policy is None else policy),
-        )
+        which, place = _default(stored) if policy is None else (policy, policy)
+        chosen = open_policy(place)
+        check_fits(chosen.spec, stored.spec)  # before anything is read for it
+        held, name = _newest(stored, episodes)
+        return _Data(name, stored.spec, held, chosen, which)
 
 
-def _check_fits(data: _Data) -> None:
-    """Refuse a policy that does not see what the steps show, or acts otherwise.
+def _default(stored: StoredModel) -> tuple[str, str]:
+    """Return the policy that is evaluated unless another one is named: what it is, and its path."""
+    from jormungandr.service.journal.database import control_rows
+    from jormungandr.service.journal.decisions import ChampionRow, RollbackRow
+
+    if stored.spec.promotion.gated:
+        kinds = (ChampionRow.kind, RollbackRow.kind)
+        rows = [
+            row
+            for kind in kinds
+            for row in control_rows(stored.connection, stored.path, kind, newest=1)
+        ]
+        if rows:
+            _, champion = max(rows, key=lambda row: row[0])
+            file = f"{champion['version']:020d}.safetensors"
+            return "the champion", str(stored.folder / "policies" / file)
+    return "the newest", str(stored.folder)
+
+
+def _newest(stored: StoredModel, episodes: int) -> tuple[HeldOutSteps, str]:
+    """Return the steps of the newest held-out episodes of a journal, and where they are from.
 
     Raises:
-        InvalidValue: naming what differs.
+        DataDirError: there are none.
     """
-    mine, other = data.policy.spec, data.spec
-    for what, own, theirs in (
-        ("observations", mine.observation.described, other.observation.described),
-        ("features", mine.observation.features, other.observation.features),
-        ("frame_stack", mine.observation.frame_stack, other.observation.frame_stack),
-        ("actions", [a.value for a in mine.action_set], [a.value for a in other.action_set]),
-        ("action_repeat", mine.action_repeat, other.action_repeat),
-    ):
-        if own != theirs and not (what == "features" and None in (own, theirs)):
-            raise InvalidValue("--policy", f"the {what} of the steps, {theirs}", own)
+    from jormungandr.columns import VALIDATION
+    from jormungandr.rows import ACCEPTED, SkippedRow, TransitionsRow
+
+    parts: list[HeldOutSteps] = []
+    last = new = kept = aside = 0
+    for row in stored.rows():
+        last = row.lsn
+        aside += isinstance(row, SkippedRow)
+        if not isinstance(row, TransitionsRow):
+            continue
+        c = row.columns
+        found = (c.split == VALIDATION) & (row.outcome == ACCEPTED)
+        if found.any():
+            parts.append(HeldOutSteps.of_columns(c.take(found)))
+            new += len(parts[-1])
+        if new >= max(kept, BLOCK):
+            parts = [HeldOutSteps.joined(parts).newest(episodes)]
+            new, kept = 0, len(parts[0])
+    if not parts:
+        remedy = 'actors submit them with split="validation"'
+        raise DataDirError(str(stored.path), "held-out transitions", "none", remedy)
+    name = f"{stored.created.model_id}.{stored.created.generation}, rows {stored.first} to {last}"
+    if aside:
+        name += f" without {aside} set aside"
+    return HeldOutSteps.joined(parts).newest(episodes), name
 
 
-def _show(name: str, report: OffPolicyReport) -> None:
+def _show(data: _Data, report: OffPolicyReport) -> None:
     r = report.result
     limit = "" if report.horizon is None else f", at most {report.horizon} steps an episode"
     share = r.effective_steps / r.steps
-    print(f"policy version {report.policy_version}, by held-out steps of {name}")
+    version = f"{report.policy_version} ({data.which})"
+    print(f"policy version {version}, by held-out steps of {data.name}")
     print(f"  {r.episodes:,} episodes, {r.steps:,} steps, gamma {report.gamma:g}{limit}")
     print(f"  value      {r.value.estimate:.4g} [{r.value.low:.4g}, {r.value.high:.4g}] at 95 %")
     print(f"  fit alone  {r.fitted:.4g}")

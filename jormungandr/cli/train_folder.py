@@ -5,7 +5,7 @@ OUT/training.json       what is trained
     evaluations.jsonl   one line for each evaluation, in order of steps
     latest/             the learner at an episode's end, to go on from; its policy through a service
     best/               the policy with the highest mean return in an evaluation
-    .best.old/          the one before it, until there is a state that knows of its successor
+    .best.old           the one before it, until the latest state knows of its successor
 ```
 
 Each is replaced whole, so the process may end at any time.
@@ -77,9 +77,10 @@ class TrainingFolder:
     def begin(self, facts: Mapping[str, Any]) -> None:
         """Write down what is trained, in place of whatever was trained here before."""
         with writable():
-            for name in ("latest", ".latest.old", "best", ".best.old"):
+            for name in ("latest", ".latest.old", "best"):
                 shutil.rmtree(self.path / name, ignore_errors=True)
-            self.evaluations.unlink(missing_ok=True)
+            for file in (self.evaluations, self._best_before):
+                file.unlink(missing_ok=True)
             text = json.dumps({"format": FORMAT, **facts}, indent=1) + "\n"
             replace_file(self.path / FACTS, text.encode())
 
@@ -111,7 +112,7 @@ class TrainingFolder:
         """Have the latest state written."""
         with writable():
             save(self.latest)
-            shutil.rmtree(self._best_before, ignore_errors=True)
+            self._best_before.unlink(missing_ok=True)
 
     def keep_best(self, policy: PolicySnapshot) -> None:
         """Put a policy in the place of the best one.
@@ -120,10 +121,9 @@ class TrainingFolder:
         state's time stays beside it until the next state is kept.
         """
         with writable():
-            if (self.best / POLICY_FILE).exists() and not self._best_before.exists():
-                before = self._best_before.with_name(".best.old.tmp")
-                shutil.copytree(self.best, before, dirs_exist_ok=True)
-                before.rename(self._best_before)
+            best = self.best / POLICY_FILE
+            if best.exists() and not self._best_before.exists():
+                replace_file(self._best_before, best.read_bytes())
             keep_policy(self.best, policy)
 
     def settle_best(self, digest: str | None) -> None:
@@ -134,11 +134,11 @@ class TrainingFolder:
         """
         before = self._best_before
         with writable():
-            if before.exists() and digest is not None:
-                policy = PolicySnapshot.open(before)
+            if digest is not None and before.exists():
+                policy = PolicySnapshot.from_bytes(before.read_bytes())
                 if policy.digest() == digest:
                     keep_policy(self.best, policy)
-            shutil.rmtree(before, ignore_errors=True)
+            before.unlink(missing_ok=True)
 
     @property
     def _best_before(self) -> Path:

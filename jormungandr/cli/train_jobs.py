@@ -17,7 +17,7 @@ from jormungandr.cli.train_plan import Plan
 from jormungandr.cli.train_table import Outcome, judged
 from jormungandr.errors import InternalError, JormungandrError
 
-__all__ = ["train_all"]
+__all__ = ["end_with_parent", "train_all"]
 
 
 def train_all(plans: Sequence[Plan], jobs: int, progress: Callable[[str], None]) -> list[Outcome]:
@@ -84,7 +84,7 @@ def _received(plan: Plan, connection: Connection, process: SpawnProcess) -> Outc
 
 def _work(connection: Connection, plan: Plan) -> None:
     """Train in a process that was made for it, and ends with the one that made it."""
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    end_with_parent()
     with contextlib.suppress(KeyboardInterrupt, BrokenPipeError):
         try:
             connection.send(_outcome(plan, tell))
@@ -92,7 +92,12 @@ def _work(connection: Connection, plan: Plan) -> None:
             connection.send(error)
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
+    """Have this process end when the one that made it does, however that ends."""
+    threading.Thread(target=_watch_parent, daemon=True).start()
+
+
+def _watch_parent() -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None  # this is a child
     parent.join()

@@ -135,7 +135,7 @@ class _Course:
         assert best is not None  # the last step is evaluated
         assert last is not None
         policy, chosen = self._stage.policy(), self._best
-        warnings, step = self._stage.warnings(), best.step
+        warnings, step = [*self._stage.warnings()], best.step
         if chosen is None:
             assert self._folder is not None  # it was there before this process
             chosen = PolicySnapshot.open(self._folder.best)

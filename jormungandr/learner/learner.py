@@ -13,9 +13,10 @@ from jormungandr.actors import Actors
 from jormungandr.admission import Admission, check_labels
 from jormungandr.columns import columns
 from jormungandr.errors import CheckpointError, InvalidValue
+from jormungandr.held_steps import HeldOutSteps
 from jormungandr.learner.core import Core
 from jormungandr.ledger import Draft, MemoryStore
-from jormungandr.off_policy import HeldOutSteps, OffPolicyReport, evaluate_off_policy
+from jormungandr.off_policy import OffPolicyReport, evaluate_off_policy
 from jormungandr.policy import PolicySnapshot
 from jormungandr.protocol import InferenceReply, LabelReceipt, LabelsLike, Receipt, TransitionsLike
 from jormungandr.recorder import Episodic
@@ -196,7 +197,9 @@ class Learner(Core, Episodic):
         """
         held = HeldOutSteps.of_arrays(self.validation.in_order())
         policy = self.snapshot() if policy is None else policy
-        return evaluate_off_policy(policy, held, gamma=gamma, horizon=horizon, seed=seed)
+        return evaluate_off_policy(
+            policy, held, gamma=gamma, horizon=horizon, seed=seed, logged=self.spec
+        )
 
     def save(self, path: str | Path) -> None:
         """Write the whole state to a checkpoint folder: `load` goes on bit for bit."""

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from jormungandr.columns import Columns
-from jormungandr.off_policy import episode_keys
+from jormungandr.held_steps import episode_keys
 
 __all__ = ["ValidationStore"]
 

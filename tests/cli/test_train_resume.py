@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 
 from jormungandr import Learner, PolicySnapshot
 from jormungandr.cli import main
-from jormungandr.cli.train_folder import TrainingFolder
+from jormungandr.cli.train_folder import TrainingFolder, keep_policy
 from jormungandr.failpoints import VARIABLE
 from tests.service.serving import until
 
@@ -175,6 +176,55 @@ def test_another_training(tmp_path: Path, capsys: Capture, more: list[str], text
     assert "--resume: expected the arguments that" in line
     assert text in line
     assert kept(out) == before
+
+
+def another(folder: TrainingFolder) -> PolicySnapshot:
+    """Return a policy of the same model that was never evaluated."""
+    policy = Learner.load(folder.latest).snapshot()
+    return replace(policy, version=policy.version + 1)
+
+
+@pytest.fixture
+def ended(tmp_path: Path) -> Path:
+    """The folder of a training that has come to its end."""
+    out = tmp_path / "out"
+    assert main([*TRAIN, "--steps", "120", "--out", str(out)]) == 0
+    return out
+
+
+def best_line(out: Path) -> dict[str, Any]:
+    """Return the best one of a training's evaluations."""
+    lines: list[dict[str, Any]] = kept(out)["evaluations"]
+    return max(lines, key=lambda line: line["mean"])
+
+
+def test_a_best_policy_that_is_not_come_to_again(ended: Path, capsys: Capture) -> None:
+    """Killed after a better one was kept, and resumed with fewer steps: the earlier one is best."""
+    before = kept(ended)
+    with TrainingFolder(ended) as folder:
+        for _ in range(2):
+            folder.keep_best(another(folder))
+    assert kept(ended)["best"] != before["best"]
+    resume(ended, "--steps", "120")
+
+    assert kept(ended) == before
+    assert "warning" not in capsys.readouterr().out
+
+
+def test_a_best_policy_that_somebody_put_there(ended: Path, capsys: Capture) -> None:
+    """The table does not say of it what was found of another."""
+    with TrainingFolder(ended) as folder:
+        keep_policy(folder.best, another(folder))
+    capsys.readouterr()
+    resume(ended, "--steps", "120")
+    printed = capsys.readouterr().out
+    row = printed[printed.index("  seed  ") :].splitlines()[1].split()
+
+    assert row[1] == row[2]
+    assert row[3] == "120"
+    assert f"best/ does not hold the policy that did best, at step {best_line(ended)['step']}" in (
+        printed
+    )
 
 
 def test_one_at_a_time(tmp_path: Path, capsys: Capture) -> None:

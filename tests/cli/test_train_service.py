@@ -11,6 +11,7 @@ import pytest
 
 from jormungandr import PolicySnapshot
 from jormungandr.cli import main
+from jormungandr.cli.train_stage import Lockstep
 from tests.service.serving import Server
 
 Capture = pytest.CaptureFixture[str]
@@ -96,6 +97,30 @@ def test_an_evaluation_that_was_missed(tmp_path: Path, server: Server) -> None:
     assert main([*train, "--steps", "36", "--resume"]) == 0
 
     assert lines(tmp_path / "out") == whole
+
+
+def test_it_learns_from_the_newest(
+    tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A training acts with and evaluates the newest policy, also where the champion is served."""
+    acted, act = [], Lockstep.act
+
+    def watched(endpoint: Lockstep, *arguments: Any, **options: Any) -> Any:
+        reply = act(endpoint, *arguments, **options)
+        acted.append(reply.policy_version)
+        return reply
+
+    monkeypatch.setattr(Lockstep, "act", watched)
+    train = [*TRAIN, "--set", "promotion.serve=champion"]
+    there = ["--service", server.url, "--model", "gated"]
+    assert main([*train, *there, "--out", str(tmp_path / "there")]) == 0
+    assert main([*train, "--out", str(tmp_path / "here")]) == 0
+
+    assert lines(tmp_path / "there") == lines(tmp_path / "here")
+    assert lines(tmp_path / "there")[-1]["policy_version"] == 21
+    assert sorted(set(acted)) == list(range(21))
+    with server.connect("gated") as endpoint:
+        assert endpoint.promotion()["champion"] == 0
 
 
 def test_no_such_service(tmp_path: Path, capsys: Capture) -> None:

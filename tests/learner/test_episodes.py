@@ -114,6 +114,19 @@ def test_forgotten_between_two_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [key[0] for key in one.state()["open"]] == ["b", "c"]
 
 
+def test_a_beginning_pushes_out_even_if_its_end_comes_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An episode that comes whole in one batch was in progress for a step, as when it comes so."""
+    monkeypatch.setattr(module, "OPEN", 2)
+    steps: Steps = [(a, 0, 0, 0, 1.0, False) for a in (0, 1, 2)] + [(2, 0, 1, 0, 1.0, True)]
+    returns = EpisodeReturns()
+    returns.add(columns(steps[:2]))
+    returns.add(columns(steps[2:]))
+
+    assert [key[0] for key in returns.state()["open"]] == ["b"]
+
+
 def test_interleaved_whole_episodes() -> None:
     """Three actors step in turn: each episode's return is its own, in the order of the ends."""
     returns = EpisodeReturns()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -66,6 +67,16 @@ class Fake:
         """Hand over a policy that always does the first action."""
         for at in range(task.every, task.steps + 1, task.every):
             yield at, lambda seen: np.zeros(len(seen), dtype=np.int64), {"updates": at}
+
+
+class Endless(Fake):
+    """A contender that says that it has begun, and never ends."""
+
+    def train(self, task: Task, seed: int) -> Iterator[Any]:
+        """Train on and on."""
+        print("begun", flush=True)
+        threading.Event().wait()
+        yield from super().train(task, seed)
 
 
 def cartpole(*means: list[float]) -> Group:

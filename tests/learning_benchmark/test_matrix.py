@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import os
+import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -88,6 +93,32 @@ def test_a_sitting_does_what_fits_and_goes_on_after_a_failure(
     assert len(wrong) == 1
     assert wrong[0].startswith("cartpole, wrong, seed 0: ValueError")
     assert "cartpole, ours, seed 0: left" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_trainings_end_with_the_command(tmp_path: Path) -> None:
+    """When the command is ended, so is the training in a process of its own."""
+    command = (
+        "import math; from pathlib import Path; from benchmarks.learning.matrix import *;"
+        "from benchmarks.learning.tasks import TASKS; from tests.learning_benchmark.made import *;"
+        "job = Job('cartpole', TASKS['cartpole'], Endless({}), 0, 'x');"
+        f"perform_all([job], Path({str(tmp_path / 'runs.jsonl')!r}), at_once=1, until=math.inf)"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", command],
+        cwd=Path(__file__).parents[2],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        process.terminate()
+        process.communicate(timeout=60)  # the end of the output: nobody holds it any more
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def _in_an_hour() -> float:

@@ -140,6 +140,9 @@ def test_damaged_is_gone(served: Any, learner: Learner) -> None:
         ("wait=61", 422, "query.wait"),
         ("version=-1", 422, "query.version"),
         ("version=0&wait=1", 422, "query.version"),
+        ("version=0&policy=latest", 422, "query.version"),
+        ("policy=champion", 422, "query.policy"),
+        ("policy=0", 422, "query.policy"),
         ("format=zip", 422, "query.format"),
     ],
 )

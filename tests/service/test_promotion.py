@@ -383,6 +383,28 @@ def test_a_lost_candidate_is_refused(open_app: Any, tmp_path: Path) -> None:
         assert (story.kinds[-1], story.standing["history"][-1]["by"]) == ("refusal", "service")
 
 
+def test_a_lost_candidate_that_was_better(open_app: Any, tmp_path: Path) -> None:
+    """The reason of its refusal is that it is lost, and not what would have promoted it."""
+    with open_app(tmp_path) as app:
+        app.connect("m").create(GATED)
+        story = Story(app)
+        story.publish()
+        story.publish(2)
+    (tmp_path / "models" / "m.1" / "policies" / f"{2:020d}.safetensors").unlink()
+    with open_app(tmp_path) as app:
+        story = story.reopened(app)
+        played = [(0, 1.0), (0, 1.0), (2, 2.0), (2, 2.0)]
+        story.hear(
+            app.model("m"),
+            [HeldOutEpisode(k + 1, v, 1_000 + k, 1_000 + k, t) for k, (v, t) in enumerate(played)],
+        )
+        refusal = story.standing["history"][-1]
+
+    assert (refusal["kind"], refusal["by"]) == ("refusal", "service")
+    assert refusal["reason"].startswith("the candidate's file is damaged or gone, although ")
+    assert "is above 0" in refusal["reason"]
+
+
 # -- what else hands out a policy ---------------------------------------------------------------
 
 

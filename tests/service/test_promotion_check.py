@@ -119,6 +119,29 @@ def test_what_cannot_be_decided_again(gone: int, whole: bool) -> None:
     assert [f.status for f in check.findings("j")] == ["gap"]
 
 
+def test_a_lapse_is_not_counted_again_without_all_rows() -> None:
+    """What began in rows that were dropped was seen to end, and is not any more."""
+    lapsed = {**decided().to_dict(), "low": None, "method": None, "seen": 8_192}
+    refusal = RefusalRow(5, 0, "gate", "lapsed", lapsed)
+    check, fault = checked(refusal, gone=1)
+
+    assert (fault, check.again, check.unproven) == (None, 0, [7])
+
+
+def test_what_follows_on_a_lost_decision_is_not_proven() -> None:
+    """Whose champion or trial was lost with a row, that is neither right nor wrong."""
+    check = PromotionCheck(RULE, 0)
+    assert check.decision(1, FIRST, True) is None
+    assert check.decision(9, replace(TRIED, champion=4), False) is None
+    assert check.decision(10, promotion(version=3, previous=4), False) is None
+    assert check.decision(11, promotion(by="operator", previous=8), False) is None
+
+    assert check.unproven == [9, 10, 11]
+    lacking = {**decided().to_dict(), "low": -0.1}
+    assert "not enough" in str(check.decision(12, promotion(evidence=lacking), False))
+    assert "there is none" in str(check.decision(13, promotion(evidence=None), False))
+
+
 def test_rows_from_before_the_trial_may_be_gone() -> None:
     """What began before them was not to count; how many have ended since is not known."""
     check, fault = checked(promotion(evidence={**decided().to_dict(), "seen": 6}), gone=1)

@@ -8,6 +8,7 @@ import gymnasium
 import pytest
 
 import jormungandr_envs  # noqa: F401 - registers the environment
+from jormungandr import Learner, ModelSpec, RemoteLearner
 from jormungandr.errors import InvalidValue
 from jormungandr_wrappers import PairedActor
 from tests.fake_endpoint import FakeEndpoint
@@ -82,6 +83,15 @@ def test_seeds_go_on(endpoint: Any) -> None:
     assert [a.total_reward for pair in first for a in pair] == [
         b.total_reward for pair in again for b in pair
     ]
+
+
+def test_an_endpoint_without_roles() -> None:
+    """A learner in process promotes nothing, and cannot be asked for a role."""
+    learner = Learner(ModelSpec.from_dict({"observation": {"shape": [2]}, "actions": 2}))
+    with pytest.raises(InvalidValue, match=r"endpoint: expected one whose act\(\) takes a policy"):
+        actor(learner)
+    with RemoteLearner("http://127.0.0.1:9", "m", "t") as remote:
+        actor(remote)
 
 
 def test_no_pairs(endpoint: Any) -> None:

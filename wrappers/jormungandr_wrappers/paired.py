@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any, Protocol
 
 import gymnasium
@@ -65,6 +66,7 @@ class PairedActor:
         options: further arguments of `RemoteActor`, but `split` and `tags`.
 
     Raises:
+        InvalidValue: the endpoint's `act` takes no `policy`: of a `Learner` in this process, say.
         InvalidInput: (one of its classes) as `RemoteActor` does.
     """
 
@@ -77,6 +79,10 @@ class PairedActor:
         run: str | None = None,
         **options: Any,
     ) -> None:
+        if not _takes_policy(endpoint):
+            expected = "one whose act() takes a policy, as a RemoteLearner's does"
+            remedy = "the gate of promotions is a service's (docs/promotion.md)"
+            raise InvalidValue("endpoint", expected, type(endpoint).__name__, remedy)
         self._run = new_run() if run is None else run
         self._role, self._pairs, self._pair = _Role(endpoint), 0, ""
         self._actor = RemoteActor(
@@ -122,3 +128,12 @@ class PairedActor:
             self._role.policy = role
             done[role] = self._actor.run(episodes=1, seed=seed).episodes[0]
         return done["candidate"], done["champion"]
+
+
+def _takes_policy(endpoint: Any) -> bool:
+    """Whether an endpoint's `act` can be asked for a policy."""
+    try:
+        inspect.signature(endpoint.act).bind(None, policy=None)
+    except (AttributeError, TypeError, ValueError):
+        return False
+    return True
