@@ -89,9 +89,10 @@ def run(arguments: argparse.Namespace) -> int:
         connections_per_address=arguments.max_connections_per_address,
     )
     open_files(limits)
+    watch = Watch(limits)
     config = uvicorn.Config(
         service,
-        http=connections(Watch(limits)),
+        http=connections(watch),
         host=arguments.host,
         port=arguments.port,
         log_config=None,
@@ -108,6 +109,7 @@ def run(arguments: argparse.Namespace) -> int:
         config.ssl = certificates.context
     server = Server(config, service.drain, arguments.drain_grace)
     service.meters.connections = lambda: server.connections
+    service.meters.turned_away = lambda: watch.refused
     server.run(sockets=[listener])
     return 0 if server.started else 1
 

@@ -6,11 +6,12 @@ import json
 import selectors
 import socket
 import time
+import urllib.request
 from pathlib import Path
 
 import pytest
 
-from tests.service.serving import DEADLINE, QUIET, Server
+from tests.service.serving import DEADLINE, QUIET, Server, until
 
 #: What connections that will not go on begin with; a third of them each.
 BEGINNINGS = [
@@ -24,6 +25,19 @@ BEGINNINGS = [
 def port(server: Server) -> int:
     """Return the port that a server listens on."""
     return int(server.url.rpartition(":")[2])
+
+
+def turned_away(server: Server) -> float:
+    """Return how many connections of one address too many the figures tell; 0 without an answer."""
+    asked = urllib.request.Request(f"{server.url}/metrics")
+    asked.add_header("Authorization", f"Bearer {server.token}")
+    try:
+        with urllib.request.urlopen(asked, timeout=DEADLINE) as reply:
+            lines = reply.read().decode().splitlines()
+    except OSError:  # the server may not have seen yet that another one has gone
+        return 0
+    name = 'jormungandr_http_turned_away_total{reason="connections_per_address"} '
+    return sum(float(line.removeprefix(name)) for line in lines if line.startswith(name))
 
 
 @pytest.mark.slow
@@ -70,6 +84,8 @@ def test_connections_per_address(tmp_path: Path) -> None:
         assert head.startswith(b"HTTP/1.1 503 ")
         assert json.loads(body)["error"]["code"] == "overloaded"
         assert learner.info()["model_id"] == "m"
+        links.pop().close()
+        until(lambda: turned_away(server) >= 1, "a figure of it")
         for link in links:
             link.close()
 

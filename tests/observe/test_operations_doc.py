@@ -18,6 +18,7 @@ def test_every_figure(app: App) -> None:
     """The table has exactly the figures that a service tells."""
     meters = Meters()
     meters.connections = lambda: 0
+    meters.turned_away = dict
     families = [*_service(app.gateway, meters, app.path), *_ModelFigures(app.gateway).families()]
     families += [*meters.families(), *process_families()]
     table = [line for line in DOC.splitlines() if line.startswith(("| `jorm", "| `proc"))]

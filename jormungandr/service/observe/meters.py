@@ -6,7 +6,7 @@ Lives on the event loop, like those who count.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
@@ -92,6 +92,9 @@ class Meters:
         )
         #: Returns how many connections are open; None where no server says so.
         self.connections: Callable[[], int] | None = None
+        #: Returns how many connections and requests were turned away before any route saw them, by
+        #: reason; None likewise.
+        self.turned_away: Callable[[], Mapping[str, int]] | None = None
 
     def received(self, model_id: str, columns: Columns, receipt: Receipt) -> None:
         """Count a request of transitions.

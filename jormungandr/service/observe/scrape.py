@@ -79,6 +79,15 @@ def _service(gateway: Gateway, meters: Meters, data_dir: Path) -> Iterator[Famil
         connections = _gauge("http_connections", "Connections that are open.")
         connections.set(meters.connections())
         yield connections
+    if meters.turned_away is not None:
+        turned_away = _counter(
+            "http_turned_away",
+            "Connections and requests turned away before any route saw them.",
+            "reason",
+        )
+        for reason, many in sorted(meters.turned_away().items()):
+            turned_away.set(many, reason)
+        yield turned_away
 
 
 class _ModelFigures:
