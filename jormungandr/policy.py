@@ -6,6 +6,7 @@ as latched at its version. Acting never needs torch. B observations, A actions, 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections.abc import Sequence
@@ -520,7 +521,8 @@ class PolicySnapshot(Predictor):
             else:
                 data = file.read_bytes()
         except (OSError, ValueError, KeyError) as error:  # of a NUL in the path, a ValueError
-            raise CheckpointError(shown(file, str), "a policy's file", error) from None
+            remedy = _inside(path)
+            raise CheckpointError(shown(file, str), "a policy's file", error, remedy) from None
         snapshot = cls.from_bytes(data)
         if features is not None:
             _check_features(snapshot.spec, features)
@@ -582,6 +584,14 @@ class PolicySnapshot(Predictor):
             generation=header.generation,
             bounds=header.support,
         )
+
+
+def _inside(path: Path) -> str:
+    """Return what to open instead of a folder that `jormungandr train` wrote; "" of any other."""
+    found: list[Path] = []
+    with contextlib.suppress(OSError, ValueError):  # of a NUL in the path
+        found = sorted(p for at in ("best", "*/best") for p in path.glob(at) if p.is_dir())
+    return f"this folder is a training's: name {found[0]}, or the latest beside it" if found else ""
 
 
 def _increasing(bounds: Bounds) -> bool:

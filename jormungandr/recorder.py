@@ -118,7 +118,8 @@ class EpisodeRecorder:
 
         Args:
             observation: of the model's space: an array, a number, or a dict of those; copied.
-            deterministic: take the best action; None does so in the validation split.
+            deterministic: take the best action, whatever epsilon says; None does so in the
+                validation split.
             epsilon: probability of a random action; None is the model's exploration schedule.
             action_mask: which actions are allowed now, (A,), for a model that has such masks.
 

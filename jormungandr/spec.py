@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -340,7 +340,10 @@ def _describe(error: msgspec.ValidationError) -> InvalidInput:
             return MissingField(where, "a value", "nothing")
         if kind is UnknownField:
             return UnknownField(where, f"one of {_fields(path)}", "another", "check its spelling")
-        return kind(where, found.get("expected") or f"one of {_choices(path)}", found["got"])
+        expected = found.get("expected") or f"one of {_choices(path)}"
+        if expected == "`object`" and (names := _fields(path)):
+            expected = f"an object with any of {names}"
+        return kind(where, expected.replace("`", ""), found["got"].replace("`", ""))
     return InvalidValue(where, text)
 
 
@@ -350,7 +353,16 @@ def _choices(path: str) -> list[Any]:
     kinds = _structs_at(group)
     if name == "type":  # what tells spaces apart
         return [kind.__struct_config__.tag for kind in kinds]
-    return [value for annotation in _annotations(kinds, name) for value in get_args(annotation)]
+    found: list[Any] = []
+    for annotation in _annotations(kinds, name):
+        for inner in get_args(annotation):
+            if get_origin(inner) is Literal:  # beside another form, in a union
+                found += get_args(inner)
+            elif get_origin(inner) is tuple:
+                found.append(f"a list of {len(get_args(inner))}")
+            elif inner is not type(None):
+                found.append(inner)
+    return found
 
 
 def _fields(path: str) -> list[str]:

@@ -332,6 +332,19 @@ OUT_OF_RANGE: list[tuple[str, Any, str]] = [
 ]
 
 
+def test_words_are_the_users() -> None:
+    """What a field may be is said without the names of our types."""
+    for where, value, expected in (
+        ("c51.support", "Auto", "one of ['a list of 2', 'auto']"),
+        ("c51.lr_schedule", "linear", "an object with any of ['kind', 'updates', 'end']"),
+        ("risk.kind", "var", "one of ['mean', 'cvar']"),
+        ("c51.noisy", "yes", "bool"),
+    ):
+        with pytest.raises(InvalidInput) as caught:
+            ModelSpec.from_dict(nested(where, value))
+        assert (caught.value.where, caught.value.expected) == (where, expected)
+
+
 @pytest.mark.parametrize(
     ("where", "value", "expected"),
     OUT_OF_RANGE,

@@ -85,10 +85,10 @@ def _targets(found: dict[tuple[str, str], Group]) -> str:
         others = _of(found, target.task)
         cells = [
             str(target.judge(others[who], others)) if who in others else "no runs yet"
-            for who in ("ours, preset", "ours")
+            for who in ("ours, preset, labels", "ours, preset", "ours")
         ]
         body.append([target.task, target.level, target.text, *cells])
-    return rows(["task", "", "target", "ours, preset", "ours, default"], body)
+    return rows(["task", "", "target", "preset, labels", "preset", "default"], body)
 
 
 def _marks(task: Task, mine: dict[str, Group]) -> str:

@@ -133,7 +133,7 @@ class SnapshotContender(ValueContender):
 
 
 class RemoteContender(ValueContender):
-    """The newest policy of a model of a service, which may learn on while it plays.
+    """What a model of a service hands out, which may learn on while it plays.
 
     Args:
         name: see `Contender`.
@@ -148,7 +148,7 @@ class RemoteContender(ValueContender):
         with contextlib.ExitStack() as connections:
             self._endpoint = RemoteLearner(url, model_id, patience=PATIENCE)
             connections.callback(self._endpoint.close)
-            self._first_version = self._endpoint.info()["policy_version"]
+            self._first_version = self._served()
             self._policy = RemotePolicy(url, model_id)
             connections.callback(self._policy.close)
             self._connections = connections.pop_all()
@@ -157,10 +157,17 @@ class RemoteContender(ValueContender):
     @property
     def description(self) -> str:
         """Its version, or the first and the last one it played with."""
-        first, last = self._first_version, self._endpoint.info()["policy_version"]
+        first, last = self._first_version, self._served()
         if first == last:
             return f"served policy version {last}"
         return f"served policy versions {first} to {last}: it learned meanwhile"
+
+    def _served(self) -> int:
+        """Return the version that is handed out: the champion's, where a model has one."""
+        info = self._endpoint.info()
+        promotion = info["promotion"]
+        gated = promotion["serve"] == "champion" and promotion["champion"] is not None
+        return int(promotion["champion"] if gated else info["policy_version"])
 
     def _choose(self, seen: Seen) -> tuple[NDArray[Any], Any]:
         masks = seen.action_masks if self.spec.action_masks else None

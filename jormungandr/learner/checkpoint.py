@@ -100,7 +100,9 @@ def read_checkpoint(
         manifest = dict(json.loads(written))
         manifest.pop("sha256")
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise CheckpointError(str(file), "a manifest", repr(error)) from None
+        inside = sorted(p for at in ("latest", "*/latest") for p in path.glob(at))
+        remedy = f"this folder is a training's: the state is in {inside[0]}" if inside else ""
+        raise CheckpointError(str(file), "a manifest", repr(error), remedy) from None
     if written != _manifest(manifest):
         raise CheckpointError(str(file), "a manifest", "other bytes", "it is damaged")
     if manifest["format"] != FORMAT:

@@ -18,7 +18,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from jormungandr import ModelSpec, PolicySnapshot
+from jormungandr import Learner, ModelSpec, PolicySnapshot
 from jormungandr.cli import main
 from jormungandr.cli.evaluate import HELD_OUT_SEED
 from jormungandr.cli.train_folder import TrainingFolder
@@ -30,7 +30,7 @@ from jormungandr.cli.train_plan import (
     reset_seed,
 )
 from jormungandr.cli.train_table import Outcome, print_outcomes
-from jormungandr.errors import InvalidValue
+from jormungandr.errors import CheckpointError, InvalidValue
 from jormungandr.numerics.statistics import iqm_bootstrap
 from jormungandr.spec import MODEL_ID
 from tests.service.serving import until
@@ -57,6 +57,11 @@ def test_several_seeds(tmp_path: Path, capsys: Capture) -> None:
         out = ["--out", str(tmp_path / jobs)]
         assert main([*TRAIN, "--seeds", "2", "--jobs", jobs, *out]) == 0
     printed = capsys.readouterr().out
+    # The folder itself is no policy and no state: what to name instead is said.
+    with pytest.raises(CheckpointError, match=r"name .*seed-0/best, or the latest"):
+        PolicySnapshot.open(tmp_path / "1")
+    with pytest.raises(CheckpointError, match=r"the state is in .*seed-0/latest"):
+        Learner.load(tmp_path / "1")
     assert main([*TRAIN, "--seed", "1", "--out", str(tmp_path / "alone")]) == 0
 
     found = digests(tmp_path / "1")
