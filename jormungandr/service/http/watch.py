@@ -14,7 +14,7 @@ __all__ = ["ConnectionLimits", "Watch", "Watched"]
 
 
 #: Connections that are looked at, and perhaps closed, in one turn of the event loop.
-SLICE = 32
+SLICE = 8
 
 
 @dataclass(frozen=True, slots=True)
