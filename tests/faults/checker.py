@@ -367,11 +367,13 @@ def bits(core: Core, *, batching: bool = True) -> dict[str, Any]:
 
     Args:
         core: looked at.
-        batching: include what depends on how transitions were cut into rows.
+        batching: include what depends on how transitions were cut into rows, and on the policy
+            versions in them, which whoever cuts anew cannot say.
     """
-    progress = dict(vars(core.progress))
+    progress, returns = dict(vars(core.progress)), core.returns.state()
     if not batching:
         del progress["lsn"]
+        returns["open"] = [[*row[:5], *row[7:]] for row in returns["open"]]
     windows, steps = core.windows.state()
     good, moments = core._good
     snapshot = core.snapshot()
@@ -380,7 +382,7 @@ def bits(core: Core, *, batching: bool = True) -> dict[str, Any]:
         "pacing": [core.pacing.transitions, core.pacing.paid],
         "streams": [g.bit_generator.state for g in (core._sampling, core._acting)],
         "windows": [windows, _bits(steps)],
-        "returns": core.returns.state(),
+        "returns": returns,
         "evaluations": msgspec.to_builtins(list(core.evaluations)),
         "snapshot": [snapshot.version, snapshot.update_count, snapshot.digest()],
         "algorithm": _bits(core.algorithm.state()),  # networks and optimizer
