@@ -6,14 +6,11 @@ of this process: lags, duplicates and refusals, from `since` on. Nothing here de
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 from jormungandr.columns import Columns
-from jormungandr.errors import PolicyVersionStale
 from jormungandr.lag import Histogram, Window, quantiles
 from jormungandr.ledger import Counters
 from jormungandr.tally import RECENT, Arrival, Roll, Tally
@@ -43,16 +40,11 @@ class Actors:
         self._lags, self._histogram = Window(MODEL_WINDOW), Histogram()
         self._stream = 0
 
-    @contextmanager
-    def watching(self, columns: Columns) -> Iterator[None]:
-        """Count the transitions of a request, by actor, if it is refused as stale."""
-        try:
-            yield
-        except PolicyVersionStale:
-            sent = np.bincount(columns.actor, minlength=len(columns.actors))
-            for k in np.flatnonzero(sent).tolist():
-                self._window(columns.actors[k]).rejected += int(sent[k])
-            raise
+    def refused(self, columns: Columns) -> None:
+        """Count the transitions of a request, by actor, that was refused as stale."""
+        sent = np.bincount(columns.actor, minlength=len(columns.actors))
+        for k in np.flatnonzero(sent).tolist():
+            self._window(columns.actors[k]).rejected += int(sent[k])
 
     def note(self, came: Arrival | None) -> None:
         """Take in what an admitted request brought."""

@@ -50,6 +50,7 @@ from jormungandr.spaces import (
     Space,
 )
 from jormungandr.spec import ModelSpec
+from jormungandr.vectors import plain_batch
 
 __all__ = ["check_encoded", "count", "encoded", "is_single", "observations"]
 
@@ -80,6 +81,9 @@ def observations(values: Any, spec: ModelSpec, where: str = "observations") -> N
         InvalidInput: (one of its classes) naming the first that does not fit.
     """
     o = spec.observation
+    plain = plain_batch(values, o)
+    if plain is not None:
+        return plain
     values = _unpacked(values, o.described, where)
     if is_single(values, o):
         batch: Any = values[None] if isinstance(values, np.ndarray) else [values]
@@ -93,6 +97,8 @@ def observations(values: Any, spec: ModelSpec, where: str = "observations") -> N
 
 def is_single(values: Any, o: Observation) -> bool:
     """Whether this is one observation, and not a batch of them."""
+    if type(values) is np.ndarray and isinstance(o.space, Box):
+        return values.shape in (o.shown_shape, o.stored_shape)
     values = _unpacked(values, o.described, "observation")
     natural = o.shown_shape if isinstance(o.described, Box) else _natural(o.described)
     return _is_single(values, o.described, natural, o.stored_shape)

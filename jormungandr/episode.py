@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Self, SupportsFloat, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from jormungandr.checks import as_array, check_no_pair
 from jormungandr.errors import (
@@ -27,6 +28,7 @@ __all__ = [
     "ChosenAction",
     "Episode",
     "LabelValue",
+    "are_rewards",
     "as_batch",
     "check_split",
     "copied",
@@ -154,7 +156,7 @@ class Episode:
         terminated: bool,
         truncated: bool,
         label: LabelValue = None,
-        **more: Any,
+        next_action_mask: Any = None,
     ) -> Transition:
         """Return the next step as a transition; the observations are kept, not copied.
 
@@ -166,7 +168,7 @@ class Episode:
             terminated: the episode reached an end of the task.
             truncated: the episode was cut off.
             label: auxiliary class of `observation`.
-            more: further fields of a `Transition`, handed on as they are.
+            next_action_mask: which actions `next_observation` allows, in a model with masks.
 
         Raises:
             EpisodeClosed: an earlier step ended the episode.
@@ -174,32 +176,59 @@ class Episode:
             NonFinite: a reward that is not finite in float32.
         """
         self.check_open()
-        row = Transition(
+        return self.row(
+            observation,
+            choice,
+            _number(reward),
+            next_observation,
+            _flag("terminated", terminated),
+            _flag("truncated", truncated),
+            label,
+            next_action_mask,
+        )
+
+    def row(
+        self,
+        observation: Any,
+        choice: Choice,
+        reward: float,
+        next_observation: Any,
+        terminated: bool,
+        truncated: bool,
+        label: LabelValue = None,
+        next_action_mask: Any = None,
+    ) -> Transition:
+        """Return what `transition` does, of an open episode and of values that were checked."""
+        timestep = self.timestep
+        self.timestep += 1
+        self.over = terminated or truncated
+        return Transition(
             actor_id=self.actor_id,
             episode_id=self.episode_id,
-            timestep=self.timestep,
+            timestep=timestep,
             split=self.split,
             policy_version=choice.policy_version,
             observation=observation,
             action=choice.action,
-            reward=_number(reward),
+            reward=reward,
             next_observation=next_observation,
-            terminated=_flag("terminated", terminated),
-            truncated=_flag("truncated", truncated),
+            terminated=terminated,
+            truncated=truncated,
             behavior_prob=choice.behavior_prob,
             label=label,
-            tags=self.tags if self.tags and self.timestep == 0 else None,
-            **more,
+            next_action_mask=next_action_mask,
+            tags=self.tags if self.tags and timestep == 0 else None,
         )
-        self.timestep += 1
-        self.over = row.terminated or row.truncated
-        return row
+
+
+#: What `float` would read.
+_TEXT = (str, bytes, bytearray)
 
 
 def _number(reward: Any) -> float:
     """Return a reward as Python's own float: of any kind of number, an array without axes too."""
     try:
-        if isinstance(reward, str | bytes | bytearray):  # which `float` would read
+        if isinstance(reward, _TEXT):  # which `float` would read
             raise TypeError
         number = float(reward)
     except (TypeError, ValueError):
@@ -209,6 +238,13 @@ def _number(reward: Any) -> float:
     if not abs(number) <= FLOAT32_MAX:
         raise NonFinite("reward", "a number that is finite in float32", shown(reward))
     return number
+
+
+def are_rewards(values: NDArray[Any], count: int) -> bool:
+    """Whether an array is so many floats, each finite in float32."""
+    if values.shape != (count,) or values.dtype not in (np.float64, np.float32):
+        return False
+    return bool((np.abs(values) <= FLOAT32_MAX).all())
 
 
 def _flag(name: str, value: Any) -> bool:
@@ -242,6 +278,8 @@ def copied(observation: Any) -> Any:
     if isinstance(observation, Mapping):
         return {key: copied(part) for key, part in observation.items()}
     check_no_pair(observation)
+    if type(observation) is np.ndarray and observation.ndim:
+        return observation.copy()
     array = as_array(observation, "observation").copy()
     return array if array.ndim else array.item()
 

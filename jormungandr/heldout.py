@@ -18,7 +18,7 @@ import numpy as np
 
 from jormungandr.columns import VALIDATION, Columns
 
-__all__ = ["KEEP", "HeldOut", "HeldOutEpisode", "kept_episodes"]
+__all__ = ["KEEP", "PAIR", "HeldOut", "HeldOutEpisode", "kept_episodes"]
 
 #: The tag that names the condition which an episode of the candidate and one of the champion share.
 PAIR = "pair"

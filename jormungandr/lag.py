@@ -69,6 +69,11 @@ class Window:
         if not self._count:
             self._lag = np.zeros(size, dtype=np.int64)
             self._dropped = np.zeros(size, dtype=np.bool_)
+        if len(lag) == 1:
+            at, self.last = self._count % size, int(lag[0])
+            self._lag[at], self._dropped[at] = self.last, dropped[0]
+            self._count += 1
+            return
         if len(lag) > size:
             self._count += len(lag) - size
             lag, dropped = lag[-size:], dropped[-size:]
@@ -129,6 +134,11 @@ class Histogram:
 
     def add(self, lag: NDArray[np.int64]) -> None:
         """Count lags, (L,), at least 0 each."""
+        if len(lag) == 1:
+            value = int(lag[0])
+            self._counts[value.bit_length()] += 1
+            self._sum += value
+            return
         digits = np.bincount(np.frexp(lag)[1])
         self._counts[: len(digits)] += digits
         self._sum += int(lag.sum())

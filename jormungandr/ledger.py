@@ -28,6 +28,7 @@ __all__ = [
     "Pending",
     "Store",
     "new_block",
+    "new_slots",
 ]
 
 #: Timesteps per block.
@@ -35,6 +36,10 @@ BLOCK = 256
 _SLOT = np.dtype(
     [("digest", "<u8"), ("ordinal", "<i8"), ("label", "<i4"), ("state", "u1"), ("split", "u1")]
 )
+
+#: A whole block of which nothing is known.
+_UNKNOWN = np.zeros(BLOCK, dtype=_SLOT)
+_UNKNOWN["label"] = -1
 
 Key: TypeAlias = tuple[str, str]  # actor_id, episode_id
 Identity: TypeAlias = tuple[str, str, int]
@@ -126,12 +131,17 @@ class Store(Protocol):
 def new_block(length: int, old: Block | None = None) -> Block:
     """Return a writable block of at least `length` slots that begins with `old`."""
     rounded = min(BLOCK, -(-length // 16) * 16)
-    size = max(rounded, 0 if old is None else len(old))
-    block = np.zeros(size, dtype=_SLOT)
-    block["label"] = -1
+    if old is not None and len(old) >= rounded:
+        return old.copy()
+    block = _UNKNOWN[:rounded].copy()
     if old is not None:
         block[: len(old)] = old
     return block
+
+
+def new_slots(count: int) -> Block:
+    """Return slots to be filled and then written into blocks; their content is arbitrary."""
+    return np.empty(count, dtype=_SLOT)
 
 
 def block_from_bytes(data: bytes) -> Block:

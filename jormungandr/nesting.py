@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from jormungandr.errors import BodyTooLarge, Malformed, TooDeep
 
-__all__ = ["DEEPEST", "check_names", "scan_json", "scan_msgpack"]
+__all__ = ["DEEPEST", "check_names", "colons", "scan_json", "scan_msgpack"]
 
 #: Levels of lists and objects in a body; what is real has at most a dozen.
 DEEPEST = 16
@@ -36,6 +36,8 @@ def scan_json(body: bytes) -> None:
     Raises:
         TooDeep: more than `DEEPEST` levels.
     """
+    if body.count(b"[") + body.count(b"{") <= DEEPEST:
+        return
     marks = _marks(body)
     if len(marks) > DEEPEST:
         _check(int(np.cumsum(_STEP[marks], dtype=np.int32).max()))
@@ -60,10 +62,15 @@ def check_names(body: bytes, found: dict[str, Any] | list[Any]) -> None:
     Raises:
         Malformed: an object has a name twice.
     """
-    names = int((_marks(body) == ord(":")).sum())
+    names = colons(body)
     # Lists of numbers are not looked through, unless something is amiss.
     if names != _names(found, False) and names != _names(found, True):
         raise Malformed("body", "objects with different names", "a name twice in one")
+
+
+def colons(body: bytes) -> int:
+    """Return how many colons there are in JSON, those in strings left out: one for each name."""
+    return int((_marks(body) == ord(":")).sum())
 
 
 def _names(found: dict[str, Any] | list[Any], all_of_it: bool) -> int:

@@ -28,6 +28,11 @@ CHUNK = 4_096
 FEW, THIN = 30, 0.1
 #: Share of steps at which the policy would have done what nobody could, above which it is said.
 UNEXPLORED = 0.02
+#: What there is for policies that cannot be evaluated so.
+INSTEAD = (
+    "play it with `jormungandr evaluate ENV --policy …`; where nothing can be played, let it act in"
+    " held-out episodes: the model's metrics have their mean return with an interval"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,11 +181,11 @@ def check_fits(policy: ModelSpec, logged: ModelSpec) -> None:
         if own != other and not (what == "features" and None in (own, other)):
             raise InvalidValue("policy", f"the {what} of the steps, {other}", own)
     if mine.is_image:
-        raise InvalidValue("policy", "one that sees vectors", "one that sees images")
+        expected = "one that sees vectors, of which the fitted Q is made"
+        raise InvalidValue("policy", expected, "one that sees images", INSTEAD)
     if policy.action_masks:
-        remedy = "play it with `jormungandr evaluate`"
         expected = "a model without action masks: those of first observations are not stored"
-        raise InvalidValue("policy", expected, "masks", remedy)
+        raise InvalidValue("policy", expected, "masks", INSTEAD)
 
 
 def _check(spec: ModelSpec, held: HeldOutSteps) -> None:

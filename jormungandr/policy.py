@@ -11,11 +11,11 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from hashlib import sha256
 from itertools import pairwise, zip_longest
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -33,7 +33,7 @@ from jormungandr.manifest import read_folder
 from jormungandr.numerics.risk import lower_tail_mean
 from jormungandr.numerics.support import Bounds
 from jormungandr.prediction import Predictor
-from jormungandr.protocol import ActionChoice, InferenceReply
+from jormungandr.protocol import InferenceReply
 from jormungandr.questions import Question, best
 from jormungandr.spaces import pixels_first
 from jormungandr.spec import ModelSpec
@@ -70,6 +70,9 @@ REPLY_NUMBERS = 1 << 22
 RAW_BOUND = np.float32(1e6)
 
 Floats = NDArray[np.float32]
+#: A linear layer: the weight (inputs, outputs), and the bias (outputs,).
+_Layer: TypeAlias = tuple[Floats, Floats]
+_ZERO = np.float32(0)
 
 
 def normalize(
@@ -80,8 +83,16 @@ def normalize(
     The one form that sampling, evaluation, acting and export share. The difference is taken in
     float64, so that a large common offset does not eat the digits.
     """
-    scaled = (observation - mean) / np.sqrt(var + VARIANCE_FLOOR)
-    return np.clip(scaled, -clip, clip).astype(np.float32)
+    return _scaled(observation, mean, np.sqrt(var + VARIANCE_FLOOR), clip)
+
+
+def _scaled(
+    observation: NDArray[Any], mean: NDArray[np.float64], root: NDArray[np.float64], clip: float
+) -> Floats:
+    """Return what `normalize` does, given the root that it divides by."""
+    scaled = observation - mean
+    scaled /= root
+    return np.asarray(scaled.clip(-clip, clip), dtype=np.float32)
 
 
 def prepared(
@@ -179,6 +190,22 @@ def convolved(x: Floats, weight: Floats, bias: Floats, stride: int) -> Floats:
     return np.ascontiguousarray(rows.transpose(0, 3, 1, 2))
 
 
+@lru_cache(maxsize=256)
+def _atoms(low: float, high: float, count: int) -> NDArray[np.float64]:
+    """Return a support, (N,); policies share it, so nobody may write to it."""
+    found = np.linspace(low, high, count)
+    found.setflags(write=False)
+    return found
+
+
+def _linear(x: Floats, layer: _Layer) -> Floats:
+    """Return what a layer makes of (B, inputs), (B, outputs)."""
+    weight, bias = layer
+    found: Floats = x.dot(weight)  # the bits of `@`, which asks more questions first
+    found += bias
+    return found
+
+
 Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
@@ -226,21 +253,35 @@ class PolicySnapshot(Predictor):
         if given == "auto":
             assert self.bounds is not None  # whoever made it gave them
             given = self.bounds
-        return np.linspace(*given, self.spec.c51.atoms)
+        return _atoms(*given, self.spec.c51.atoms)
 
     @cached_property
-    def _forward(self) -> tuple[dict[str, tuple[Floats, Floats]], Floats]:
-        """Weights by layer as the forward pass wants them: transposed; the support in float32."""
-        names = [
-            n.removesuffix(".weight")
-            for n in layer_shapes(self.spec)
-            if n.endswith("weight") and not n.startswith("conv.")
-        ]
-        layers = {
-            n: (np.ascontiguousarray(self.weights[f"{n}.weight"].T), self.weights[f"{n}.bias"])
-            for n in names
-        }
-        return layers, self.support.astype(np.float32)
+    def _forward(self) -> tuple[list[_Layer], dict[str, _Layer], Floats]:
+        """What the forward pass wants: hidden layers, heads by name, the support in float32."""
+        c51 = self.spec.c51
+        heads = ["value", *["advantage"][: c51.dueling]]
+        if self.spec.auxiliary is not None:
+            heads.append("auxiliary")
+        hidden = [self._layer(f"hidden.{i}") for i in range(len(c51.layers))]
+        return hidden, {name: self._layer(name) for name in heads}, self.support.astype(np.float32)
+
+    def _layer(self, name: str) -> _Layer:
+        """Return a linear layer's weight, transposed, and its bias."""
+        weight = np.ascontiguousarray(self.weights[f"{name}.weight"].T)
+        return weight, self.weights[f"{name}.bias"]
+
+    @cached_property
+    def _root(self) -> NDArray[np.float64]:
+        """What normalised elements are divided by, (D,)."""
+        return np.asarray(np.sqrt(self.var + VARIANCE_FLOOR))
+
+    def _prepared(self, observation: NDArray[Any]) -> Floats:
+        """Return what the network sees, as `prepared` does."""
+        o = self.spec.observation
+        x = np.asarray(observation, dtype=o.stored_dtype)
+        if o.normalize and not o.is_image:
+            return _scaled(x, self.mean, self._root, o.clip)
+        return prepared(x, self.spec, self.mean, self.var)
 
     def logits(self, observation: NDArray[Any]) -> tuple[Floats, Floats | None]:
         """Return categorical logits (B, A, N), and auxiliary logits (B, classes) or None.
@@ -248,29 +289,25 @@ class PolicySnapshot(Predictor):
         Args:
             observation: (B, *stored_shape), raw.
         """
-        layers, _ = self._forward
-        o = self.spec.observation
-        x = prepared(np.asarray(observation, dtype=o.stored_dtype), self.spec, self.mean, self.var)
-        if o.is_image:
+        hidden, heads, _ = self._forward
+        x = self._prepared(observation)
+        if self.spec.observation.is_image:
             for i, (_, _, stride) in enumerate(CONVOLUTIONS):
                 weight, bias = (self.weights[f"conv.{i}.{part}"] for part in ("weight", "bias"))
                 x = convolved(x, weight, bias, stride)
             x = x.reshape(len(x), math.prod(x.shape[1:]))
-        for i in range(len(self.spec.c51.layers)):
-            weight, bias = layers[f"hidden.{i}"]
-            x = np.maximum(x @ weight + bias, np.float32(0))
-        weight, bias = layers["value"]
+        for layer in hidden:
+            x = _linear(x, layer)
+            np.maximum(x, _ZERO, out=x)
         shape = (len(x), len(self.spec.action_set), self.spec.c51.atoms)
-        values = x @ weight + bias
+        values = _linear(x, heads["value"])
         if self.spec.c51.dueling:
-            weight, bias = layers["advantage"]
-            advantage = (x @ weight + bias).reshape(shape)
+            advantage = _linear(x, heads["advantage"]).reshape(shape)
             values = values[:, None, :] + (advantage - advantage.mean(axis=1, keepdims=True))
         values = values.reshape(shape)
         if self.spec.auxiliary is None:
             return values, None
-        weight, bias = layers["auxiliary"]
-        return values, x @ weight + bias
+        return values, _linear(x, heads["auxiliary"])
 
     def with_noise(self, rng: np.random.Generator) -> PolicySnapshot:
         """Return this policy of a noisy network with noise from a stream in its weights.
@@ -300,13 +337,15 @@ class PolicySnapshot(Predictor):
 
     def distribution(self, observation: NDArray[Any]) -> Floats:
         """Return the return distribution of every action, (B, A, N)."""
-        logits, _ = self.logits(observation)
-        e = np.exp(logits - logits.max(axis=-1, keepdims=True))
-        return np.asarray(e / e.sum(axis=-1, keepdims=True), dtype=np.float32)
+        e, _ = self.logits(observation)
+        e -= np.maximum.reduce(e, axis=-1, keepdims=True)
+        np.exp(e, e)
+        e /= np.add.reduce(e, axis=-1, keepdims=True)
+        return e
 
     def values(self, observation: NDArray[Any]) -> Floats:
         """Return the expected return of every action, (B, A)."""
-        return np.asarray(self.distribution(observation) @ self._forward[1], dtype=np.float32)
+        return np.asarray(self.distribution(observation) @ self._forward[2], dtype=np.float32)
 
     def greedy(
         self, observation: NDArray[Any], mask: NDArray[np.bool_] | None = None
@@ -383,16 +422,14 @@ class PolicySnapshot(Predictor):
         Raises:
             BodyTooLarge: the replies would have more than `REPLY_NUMBERS` values or probabilities.
         """
-        acting = self
-        if self.spec.c51.noisy:
-            if len(questions) > 1:
-                return [reply for one in questions for reply in self.answer([one], rng)]
-            acting = self if questions[0].deterministic else self.with_noise(rng)
+        if self.spec.c51.noisy and len(questions) > 1:
+            return [reply for one in questions for reply in self.answer([one], rng)]
+        acting = self._acting(questions[0].deterministic, rng)
         x = questions[0].observations
         if len(questions) > 1:
             x = np.concatenate([question.observations for question in questions])
         values, scores, probs = acting._evaluated(x, any(q.distribution for q in questions))
-        replies, begin = [], 0
+        replies, begin, choices = [], 0, self.spec.action_choices
         for question in questions:
             rows = slice(begin, begin := begin + len(question))
             chosen, probability = question.choose(scores[rows], rng)
@@ -401,7 +438,7 @@ class PolicySnapshot(Predictor):
                 InferenceReply(
                     policy_version=self.version,
                     generation=self.generation,
-                    actions=[self._choices[i] for i in chosen],
+                    actions=[choices[i] for i in chosen.tolist()],
                     expected_values=values[rows].tolist(),
                     behavior_prob=probability.tolist(),
                     distribution=None if asked is None else asked.tolist(),
@@ -410,12 +447,18 @@ class PolicySnapshot(Predictor):
             )
         return replies
 
+    def _acting(self, deterministic: bool, rng: np.random.Generator) -> PolicySnapshot:
+        """Return what acts: this policy, or with noise where there is some."""
+        noisy = self.spec.c51.noisy and not deterministic
+        return self.with_noise(rng) if noisy else self
+
     def _scored(self, probs: Floats) -> tuple[Floats, Floats]:
         """Return expected returns (B, A), and what actions are chosen by; the same for the mean."""
-        values = np.asarray(probs @ self._forward[1], dtype=np.float32)
+        support = self._forward[2]
+        values: Floats = probs @ support
         if self.spec.risk.kind == "mean":
             return values, values
-        scores = lower_tail_mean(self._forward[1], probs, self.spec.risk.level)
+        scores = lower_tail_mean(support, probs, self.spec.risk.level)
         return values, np.asarray(scores, dtype=np.float32)
 
     def _evaluated(self, x: NDArray[Any], keep: bool) -> tuple[Floats, Floats, Floats | None]:
@@ -434,28 +477,27 @@ class PolicySnapshot(Predictor):
             probs = self.distribution(x)
             return (*self._scored(probs), probs)
         rows = max(1, FORWARD_NUMBERS // (actions * atoms))
-        starts = range(0, max(len(x), 1), rows)
-        parts = [self._scored(self.distribution(x[i : i + rows])) for i in starts]
-        if len(parts) == 1:
-            return (*parts[0], None)
+        if len(x) <= rows:
+            return (*self._scored(self.distribution(x)), None)
+        parts = [self._scored(self.distribution(x[i : i + rows])) for i in range(0, len(x), rows)]
         values, scores = (np.concatenate(part) for part in zip(*parts, strict=True))
         return values, scores, None
-
-    @cached_property
-    def _choices(self) -> list[ActionChoice]:
-        return [
-            ActionChoice(index=i, label=a.label, value=a.value)
-            for i, a in enumerate(self.spec.action_set)
-        ]
 
     def _specification(self) -> ModelSpec:
         return self.spec
 
     def _choose(self, observations: Any, deterministic: bool, masks: Any) -> NDArray[np.int64]:
-        reply = self.act(
-            observations, self._predicting, deterministic=deterministic, action_masks=masks
+        question = Question.checked(
+            self.spec,
+            observations,
+            deterministic=deterministic,
+            epsilon=self.spec.exploration.epsilon(self.transitions),
+            action_masks=masks,
+            distribution=False,
         )
-        return reply.indices
+        acting, rng = self._acting(question.deterministic, self._predicting), self._predicting
+        _, scores, _ = acting._evaluated(question.observations, keep=False)
+        return question.choose(scores, rng)[0]
 
     @cached_property
     def _predicting(self) -> np.random.Generator:

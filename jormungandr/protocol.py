@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike
 
-from jormungandr.spec import Action
+from jormungandr.settings import ActionChoice
 
 if TYPE_CHECKING:
     from jormungandr.columns import Columns
@@ -136,15 +136,6 @@ class LabelReceipt(_Message):
     duplicate: int
     target_evicted: int
     lsn: int
-
-
-class ActionChoice(Action, frozen=True, kw_only=True):
-    """A chosen action: its index, and its label and value from the specification."""
-
-    index: int
-
-    def __getitem__(self, field: str) -> Any:
-        return getattr(self, field)
 
 
 class InferenceReply(_Message, omit_defaults=True):

@@ -16,6 +16,11 @@ from jormungandr.spec import ModelSpec
 
 __all__ = ["Question", "best"]
 
+_FLAGS = (bool, np.bool_)
+#: The probability of an only action that is not drawn; shared, so nobody may write to it.
+_CERTAIN = np.ones(1)
+_CERTAIN.setflags(write=False)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Question:
@@ -52,7 +57,7 @@ class Question:
             InvalidInput: (one of its classes) for a bad observation, mask or option.
         """
         for name, option in (("deterministic", deterministic), ("distribution", distribution)):
-            if not isinstance(option, bool | np.bool_):
+            if not isinstance(option, _FLAGS):
                 raise InvalidType(name, "true or false", shown(option))
         x = observations(observation, spec)
         masks = checked_masks(action_masks, spec, len(x))
@@ -75,7 +80,12 @@ class Question:
         first = best(values, self.masks)
         count, actions = values.shape
         if self.deterministic or self.epsilon <= 0:
-            return first, np.ones(count)
+            return first, _CERTAIN if count == 1 else np.ones(count)
+        if count == 1 and self.masks is None:  # the same draws, without arrays
+            explores, drawn = rng.random() < self.epsilon, int(rng.integers(actions))
+            taken = drawn if explores else int(first[0])
+            probability = self.epsilon / actions + (1 - self.epsilon) * (taken == first[0])
+            return np.array([taken]), np.array([probability])
         random = rng.random(count) < self.epsilon
         if self.masks is None:
             allowed: Any = actions

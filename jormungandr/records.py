@@ -23,6 +23,8 @@ OPEN = 100_000
 #: What the tags of those may take together, as of `_size`; of the episodes with tags the least
 #: recent is forgotten first.
 TAG_ROOM = 1 << 24
+#: Transitions that are taken one by one: sorting so few into runs would take longer.
+FEW = 8
 #: What a tag takes beside its bytes: two strings and their pair.
 TAG = 160
 
@@ -68,6 +70,13 @@ def _size(tags: Tags) -> int:
     return sum(TAG + len(key.encode()) + len(value.encode()) for key, value in tags)
 
 
+def _record(key: tuple[str, str], now: _Open, terminated: bool) -> EpisodeRecord:
+    """Return the record of an episode that has ended."""
+    return EpisodeRecord(
+        *key, now.split, now.length, now.total, now.low, now.high, terminated, now.tags
+    )
+
+
 class WholeEpisodes:
     """Make records of accepted transitions as they come.
 
@@ -84,8 +93,8 @@ class WholeEpisodes:
 
     def add(self, columns: Columns) -> list[EpisodeRecord]:
         """Take accepted transitions; return the episodes that ended, in the order of their ends."""
-        if not len(columns):
-            return []
+        if len(columns) <= FEW:
+            return [record for i in range(len(columns)) for record in self._add_one(columns, i)]
         code = columns.actor.astype(np.int64) * len(columns.episodes) + columns.episode
         episodes = len(np.unique(code))
         # The steps of one episode together, unless some have to be forgotten on the way: which they
@@ -127,24 +136,25 @@ class WholeEpisodes:
             key = (columns.actors[a], columns.episodes[e])
             run = _Open(timestep, 0.0, of_split, least, most, columns.tags_of(first))
             now = self._take(key, run, reward[begin:end])
-            if now is None:
-                continue
-            if ended:
-                found.append(
-                    EpisodeRecord(
-                        *key,
-                        now.split,
-                        now.length,
-                        now.total,
-                        now.low,
-                        now.high,
-                        terminated,
-                        now.tags,
-                    )
-                )
-                continue
-            self._keep(key, now)
+            if now is not None and ended:
+                found.append(_record(key, now, terminated))
+            elif now is not None:
+                self._keep(key, now)
         return found
+
+    def _add_one(self, columns: Columns, i: int) -> list[EpisodeRecord]:
+        """Take transition i, without arrays."""
+        actor, episode, timestep = columns.identity(i)
+        key, version = (actor, episode), int(columns.policy_version[i])
+        run = _Open(timestep, 0.0, int(columns.split[i]), version, version, columns.tags_of(i))
+        now = self._take(key, run, [float(columns.reward[i])])
+        if now is None:
+            return []
+        terminated = bool(columns.terminated[i])
+        if terminated or columns.truncated[i]:
+            return [_record(key, now, terminated)]
+        self._keep(key, now)
+        return []
 
     def _fits(self, columns: Columns) -> bool:
         """Whether there is room for all tags that come with a batch."""
@@ -181,11 +191,13 @@ class WholeEpisodes:
         total = known.total
         for reward in rewards:
             total += reward
-        return known._replace(
-            length=known.length + len(rewards),
-            total=total,
-            low=min(known.low, run.low),
-            high=max(known.high, run.high),
+        return _Open(
+            known.length + len(rewards),
+            total,
+            known.split,
+            min(known.low, run.low),
+            max(known.high, run.high),
+            known.tags,
         )
 
     def state(self) -> list[Any]:

@@ -7,6 +7,7 @@ control tasks on a CPU.
 from __future__ import annotations
 
 import math
+from functools import cached_property
 from typing import Any, Literal
 
 import msgspec
@@ -19,6 +20,7 @@ from jormungandr.spaces import Box, Space
 __all__ = [
     "C51",
     "Action",
+    "ActionChoice",
     "Auxiliary",
     "Divergence",
     "Exploration",
@@ -63,7 +65,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """A frozen, keyword-only group of settings that refuses fields it does not know."""
 
 
-class Observation(Part, frozen=True):
+class Observation(Part, frozen=True, dict=True):
     """What the environment shows: named features, the shape of an array, or a space.
 
     One of `features`, `shape` and `space` is enough; the others follow from it.
@@ -142,30 +144,30 @@ class Observation(Part, frozen=True):
             return mine == shown
         return mine.shape == shown.shape and not (mine.is_image or shown.is_image)
 
-    @property
+    @cached_property
     def is_image(self) -> bool:
         """Whether it goes through convolutions."""
         return isinstance(self.space, Box) and self.space.is_image
 
-    @property
+    @cached_property
     def shown_shape(self) -> tuple[int, ...]:
         """The shape of one observation that is an array, with its frames."""
         stacked = (self.frame_stack,) if self.frame_stack > 1 else ()
         return (*stacked, *self.shape)
 
-    @property
+    @cached_property
     def stored_shape(self) -> tuple[int, ...]:
         """The shape of one observation as it is stored: (D,), or that of an image."""
         if self.is_image:
             return self.shown_shape
         return (self.described.size * self.frame_stack,)
 
-    @property
+    @cached_property
     def stored_dtype(self) -> np.dtype[Any]:
         """What an observation is stored as: float32, or uint8 for an image."""
         return np.dtype(np.uint8 if self.is_image else np.float32)
 
-    @property
+    @cached_property
     def moments_shape(self) -> tuple[int, ...]:
         """The shape of mean and variance: (D,), or (0,) for an image, which has none."""
         return (0,) if self.is_image else self.stored_shape
@@ -190,6 +192,15 @@ class Action(Part, frozen=True):
         _utf8("actions", self.label, self.value)
         if isinstance(self.value, float):
             require(_finite(self.value), "actions: value", "a finite number", self.value)
+
+
+class ActionChoice(Action, frozen=True, kw_only=True):
+    """A chosen action: its index, and its label and value from the specification."""
+
+    index: int
+
+    def __getitem__(self, field: str) -> Any:
+        return getattr(self, field)
 
 
 class Auxiliary(Part, frozen=True):
@@ -289,8 +300,9 @@ class C51(Part, frozen=True):
             al. 2018). Each update draws it, once for the online and once for the target network,
             and so does each request for actions that is not deterministic. Epsilon stays what
             `exploration` says: to explore by noise alone, set its start and end to 0. Held-out
-            losses, and exports to other formats than a bundle, are without noise. The engine is
-            ``autograd``.
+            losses, and exports to other formats than a bundle, are without noise. The
+            `behavior_prob` of a choice is conditional on the noise drawn for it: 1 without epsilon,
+            which is not the probability of the action. The engine is ``autograd``.
         noisy_sigma: standard deviation of a weight's noise at first, times √inputs.
         averaging: weight that the policy keeps at each update, the rest being the online network's:
             policies act with the exponential average of the weights (Polyak and Juditsky 1992).

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import http.client
 import os
 import socket
 import ssl
@@ -14,6 +13,7 @@ from typing import Protocol
 from urllib.parse import urlsplit
 
 from jormungandr.errors import InvalidValue
+from jormungandr.http1 import Broken, Link
 
 __all__ = ["HttpTransport", "Response", "Transport"]
 
@@ -46,7 +46,7 @@ class Transport(Protocol):
 
 
 class HttpTransport:
-    """HTTP/1.1 over keep-alive connections of the standard library, one for each calling thread.
+    """HTTP/1.1 over keep-alive connections, one for each calling thread.
 
     Args:
         url: ``http://host:port`` or ``https://host:port``, with an optional path in front of `/v1`.
@@ -65,14 +65,14 @@ class HttpTransport:
         self._host, self._port = host, port
         self._prefix = parts.path.rstrip("/")
         self._tls = _trusting(ca_file) if parts.scheme == "https" else None
-        self._connections: dict[int, http.client.HTTPConnection] = {}  # by thread
+        self._links: dict[int, Link] = {}  # by thread
         self._closed = 0  # how often: a request that was under way is not sent again
 
     def request(
         self, method: str, path: str, body: bytes | None, headers: dict[str, str], timeout: float
     ) -> Response:
         """Send and wait; a connection the server closed while idle is opened again once."""
-        fresh, closed = threading.get_ident() not in self._connections, self._closed
+        fresh, closed = threading.get_ident() not in self._links, self._closed
         try:
             try:
                 return self._send(method, path, body, headers, timeout)
@@ -81,7 +81,7 @@ class HttpTransport:
                 if fresh or self._closed != closed:
                     raise
                 return self._send(method, path, body, headers, timeout)
-        except http.client.HTTPException as error:
+        except Broken as error:
             self._drop()
             raise ConnectionError(repr(error)) from error
         except OSError:
@@ -91,51 +91,33 @@ class HttpTransport:
     def _send(
         self, method: str, path: str, body: bytes | None, headers: dict[str, str], timeout: float
     ) -> Response:
-        connection = self._connections.get(threading.get_ident()) or self._connect(timeout)
-        if connection.sock is not None:
-            connection.sock.settimeout(timeout)
-        connection.request(method, self._prefix + path, body=body, headers=headers)
-        answer = connection.getresponse()
-        if answer.length is None and not answer.chunked:
-            # It ended within its head: a service says how long its answer is.
-            raise ConnectionError("an answer of unknown length")
-        found = {name.lower(): value for name, value in answer.getheaders()}
-        data = answer.read()
-        if answer.will_close:
+        thread = threading.get_ident()
+        link = self._links.get(thread)
+        if link is None:
+            link = self._links[thread] = Link(self._host, self._port, self._tls, timeout)
+        found = Response(*link.request(method, self._prefix + path, body, headers, timeout))
+        if link.ends:
             self._drop()
-        return Response(answer.status, found, data)
-
-    def _connect(self, timeout: float) -> http.client.HTTPConnection:
-        if self._tls is not None:
-            connection: http.client.HTTPConnection = http.client.HTTPSConnection(
-                self._host, self._port, timeout=timeout, context=self._tls
-            )
-        else:
-            connection = http.client.HTTPConnection(self._host, self._port, timeout=timeout)
-        connection.connect()
-        # An actor sends small requests and waits for each: Nagle's delay would be most of the time.
-        connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._connections[threading.get_ident()] = connection
-        return connection
+        return found
 
     def _drop(self) -> None:
         """Close this thread's connection; its next request opens another."""
-        connection = self._connections.pop(threading.get_ident(), None)
-        if connection is not None:
-            connection.close()
+        link = self._links.pop(threading.get_ident(), None)
+        if link is not None:
+            link.close()
 
     def close(self) -> None:
         """Close all connections; the next request opens another."""
         self._closed += 1
         others = {thread.ident for thread in threading.enumerate()} - {threading.get_ident()}
-        for thread, connection in list(self._connections.items()):
+        for thread, link in list(self._links.items()):
             if thread not in others:
-                self._connections.pop(thread, None)
-                connection.close()
-            elif connection.sock is not None:
+                self._links.pop(thread, None)
+                link.close()
+            else:
                 # Wakes the thread that reads from it, which then closes it.
                 with contextlib.suppress(OSError):
-                    connection.sock.shutdown(socket.SHUT_RDWR)
+                    link.sock.shutdown(socket.SHUT_RDWR)
 
 
 def _trusting(ca_file: str | Path | None) -> ssl.SSLContext:

@@ -18,15 +18,15 @@ TORCH_MODULES = {"torch", "safetensors", "stable_baselines3"}
 
 #: A module imports from lower layers, and from its own package; `protocol` alone imports a sibling.
 LAYERS: list[set[str]] = [
-    {"errors", "version", "durable", "failpoints", "numerics"},
-    {"spaces", "checks", "presets", "manifest", "tally", "lag", "nesting"},
+    {"errors", "version", "durable", "failpoints", "numerics", "registering"},
+    {"spaces", "checks", "presets", "manifest", "tally", "lag", "nesting", "http1"},
     {"settings"},
-    {"spec", "protocol", "transport"},
+    {"spec", "protocol", "transport", "vectors"},
     {"encoding", "ids"},
     {"tags", "splits"},
     {"prediction", "columns", "episode", "outbox"},
     {"questions", "heldout", "held_steps"},
-    {"rows", "ledger", "policy", "wire", "packed", "recorder", "records", "trial"},
+    {"rows", "ledger", "policy", "wire", "packed", "recorder", "records", "trial", "typed_rows"},
     {"admission", "actors", "bundle", "encoder", "off_policy"},
     {"client", "learner"},
     {"service", "sb3"},

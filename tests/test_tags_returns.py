@@ -47,6 +47,22 @@ def record(total: float = 1.0, split: int = 1, version: int = 3, **tags: str) ->
 # -- bounds ---------------------------------------------------------------------------------------
 
 
+def test_pairs_have_no_figures() -> None:
+    """Each value is of two episodes; the other tags of those have theirs, and nothing warns."""
+    returns = TagReturns()
+    for i in range(VALUES + 20):
+        returns.add(record(float(i), pair=f"p{i}", map="dust"))
+    assert returns.info(1).keys() == {"map"}
+    assert returns.info(1)["map"]["dust"]["episodes"] == VALUES + 20
+    assert returns.warnings() == []
+    old = returns.state()
+    old["found"] = [["pair", "p0", [0, []], [1, [1.0]]], *old["found"]]
+    read = TagReturns()
+    read.restore(old)
+
+    assert read.state() == returns.state()
+
+
 def test_values_beyond_the_bound_count_as_other() -> None:
     """The first so many values are told apart; further ones, and one of that name, are together."""
     returns = TagReturns()

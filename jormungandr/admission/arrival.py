@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from jormungandr.columns import Columns
+from jormungandr.admission.staleness import Allowance
+from jormungandr.columns import TRAIN, VALIDATION, Columns
 from jormungandr.ledger import Draft
-from jormungandr.rows import STALE_DROPPED
+from jormungandr.rows import ACCEPTED, STALE_DROPPED
 from jormungandr.tally import Arrival, Tally
 
-__all__ = ["arrival", "entered"]
+__all__ = ["arrival", "count", "entered", "note"]
 
 
 def arrival(
@@ -90,3 +91,30 @@ def entered(
             tokens,
         )
     return tallies
+
+
+def note(
+    columns: Columns,
+    new: NDArray[np.bool_],
+    stream: NDArray[np.bool_],
+    outcome: NDArray[np.uint8],
+    served: int,
+    allowance: Allowance | None,
+    draft: Draft,
+) -> None:
+    """Enter what a request brought, by actor."""
+    draft.arrival = arrival(columns, new, stream, outcome, served, draft.counters.data_lsn)
+    place = draft.roll.offered + len(draft.arrival.lag)
+    buckets = {} if allowance is None else allowance.buckets
+    draft.roll.take(entered(draft.arrival, buckets, draft, place))
+
+
+def count(stored: Columns, outcome: NDArray[np.uint8], draft: Draft) -> None:
+    """Add new transitions to the totals."""
+    accepted = outcome == ACCEPTED
+    draft.count(
+        train=int(np.count_nonzero(accepted & (stored.split == TRAIN))),
+        validation=int(np.count_nonzero(accepted & (stored.split == VALIDATION))),
+        stale_dropped=int(np.count_nonzero(~accepted)),
+        unversioned=int(np.count_nonzero(accepted & (stored.policy_version < 0))),
+    )

@@ -8,13 +8,21 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from jormungandr.admission.continuation import Continuation
 from jormungandr.columns import Columns
 from jormungandr.errors import EpisodeClosed, IdentityConflict, SplitConflict
-from jormungandr.ledger import BLOCK, Draft, Episode, Key
+from jormungandr.ledger import BLOCK, Block, Draft, Episode, Key, new_slots
 from jormungandr.protocol import SPLITS
 from jormungandr.spec import ModelSpec
 
-__all__ = ["Group", "extended", "groups", "known_states", "repeated", "write"]
+__all__ = [
+    "Group",
+    "extended",
+    "groups",
+    "known_states",
+    "repeated",
+    "write",
+]
 
 _RERUN = "episode ids must differ between runs; the wrappers make {run}-{env}-{n} for that"
 
@@ -154,18 +162,40 @@ def write(
     label: NDArray[np.int32],
     ordinal: NDArray[np.int64],
     draft: Draft,
+    continuation: Continuation | None = None,
 ) -> None:
-    """Record new transitions in the blocks of their episodes; all arrays are (B,)."""
+    """Record new transitions in the blocks of their episodes; all arrays are (B,).
+
+    With a `continuation` all of them are new.
+    """
+    records = new_slots(len(columns))
+    records["digest"] = digests
+    records["ordinal"] = ordinal
+    records["label"] = label
+    records["state"] = outcome
+    records["split"] = columns.split
+    if continuation is not None:
+        order, stretches, _ = continuation
+        ordered, slots = records[order], columns.timestep[order] % BLOCK
+        for key, begin, end, first, last in stretches:
+            if first // BLOCK == last // BLOCK:
+                block = draft.writable(key, first // BLOCK, last % BLOCK + 1)
+                block[slots[begin:end]] = ordered[begin:end]
+            else:
+                timestep = columns.timestep[order[begin:end]]
+                _write(key, timestep, ordered[begin:end], draft)
+        return
     for group in groups(columns, np.flatnonzero(new)):
-        for number in np.unique(group.timestep // BLOCK):
-            here = group.timestep // BLOCK == number
-            index, slot = group.index[here], group.timestep[here] % BLOCK
-            block = draft.writable(group.key, int(number), int(slot.max()) + 1)
-            block["digest"][slot] = digests[index]
-            block["ordinal"][slot] = ordinal[index]
-            block["label"][slot] = label[index]
-            block["state"][slot] = outcome[index]
-            block["split"][slot] = columns.split[index]
+        _write(group.key, group.timestep, records[group.index], draft)
+
+
+def _write(key: Key, timestep: NDArray[np.int64], records: Block, draft: Draft) -> None:
+    """Record transitions of one episode, whatever blocks they lie in; (G,) each."""
+    number, slot = np.divmod(timestep, BLOCK)
+    for each in np.unique(number).tolist():
+        here = number == each
+        block = draft.writable(key, each, int(slot[here].max()) + 1)
+        block[slot[here]] = records[here]
 
 
 def _conflict(

@@ -8,9 +8,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from jormungandr.admission.arrival import arrival, entered
-from jormungandr.admission.identities import extended, groups, known_states, repeated, write
+from jormungandr.admission.arrival import count, note
+from jormungandr.admission.continuation import continued
+from jormungandr.admission.identities import (
+    extended,
+    groups,
+    known_states,
+    repeated,
+    write,
+)
 from jormungandr.admission.labels import Kept, LabelRules, labels_row
+from jormungandr.admission.plain import plain_step, plain_steps
 from jormungandr.admission.staleness import Allowance, in_stream, verdict
 from jormungandr.columns import TRAIN, VALIDATION, Columns
 from jormungandr.errors import Forbidden, PolicyVersionStale, PolicyVersionUnknown
@@ -55,11 +63,30 @@ class Admission:
         Raises:
             Conflict: (one of its classes) naming an offending transition.
         """
+        if len(columns) == 1:
+            plain = plain_step(
+                columns,
+                draft,
+                self.spec.staleness,
+                served=served,
+                published=published,
+                generation=self.generation,
+            )
+            if plain is not None:
+                return plain[0], [plain[1]]
         self._check_versions(columns, published)
         digests, stream = columns.digests(), in_stream(columns)
         outcome = self._outcome(columns, served)
         allowance = self._allowance(outcome, draft)
-        before = self._admit_identities(columns, digests, stream, outcome, allowance, draft)
+        continuation = continued(columns, draft) if allowance is None and len(columns) else None
+        if continuation is not None:
+            draft.episodes.update(continuation.episodes)
+            if not draft.counters.pending and (outcome == ACCEPTED).all():
+                row = plain_steps(columns, digests, stream, outcome, continuation, served, draft)
+                return self._receipt(len(columns), 0, 0, served, draft), [row]
+            before = np.zeros(len(columns), dtype=np.uint8)
+        else:
+            before = self._admit_identities(columns, digests, stream, outcome, allowance, draft)
         known = before != 0
         if self.spec.staleness.mode == "reject":
             self._reject_stale(columns, outcome, known, served)
@@ -72,7 +99,7 @@ class Admission:
         for split, total in ((TRAIN, now.train), (VALIDATION, now.validation)):
             mine = np.flatnonzero(accepted & (columns.split == split))
             ordinal[mine] = total + np.arange(len(mine))
-        write(columns, new, digests, outcome, label, ordinal, draft)
+        write(columns, new, digests, outcome, label, ordinal, draft, continuation)
         rows: list[Row] = []
         late: list[Kept] = []
         start = 0
@@ -85,27 +112,34 @@ class Admission:
             if len(part):
                 stored = columns.with_label(label).take(part)
                 rows.append(TransitionsRow(draft.next_lsn(), stored, outcome[part]))
-                _count(stored, outcome[part], draft)
+                count(stored, outcome[part], draft)
             if stop < len(columns):
                 late += rules.late(columns, stop, draft)
             start = stop
         rules.expire(draft)
-        lsn = draft.counters.data_lsn
-        draft.arrival = arrival(columns, new, stream, outcome, served, lsn)
-        place = draft.roll.offered + len(draft.arrival.lag)
-        buckets = {} if allowance is None else allowance.buckets
-        draft.roll.take(entered(draft.arrival, buckets, draft, place))
+        note(columns, new, stream, outcome, served, allowance, draft)
+        # A retry of a dropped transition hears the same answer again.
         dropped = np.where(known, before, outcome) == STALE_DROPPED
-        receipt = Receipt(
-            accepted=int(np.count_nonzero(accepted)),
-            duplicate=int(np.count_nonzero(before == ACCEPTED)),
-            # A retry of a dropped transition hears the same answer again.
-            stale_dropped=int(np.count_nonzero(dropped)),
-            lsn=lsn,
+        receipt = self._receipt(
+            int(np.count_nonzero(accepted)),
+            int(np.count_nonzero(before == ACCEPTED)),
+            int(np.count_nonzero(dropped)),
+            served,
+            draft,
+        )
+        return receipt, rows
+
+    def _receipt(
+        self, accepted: int, duplicate: int, stale_dropped: int, served: int, draft: Draft
+    ) -> Receipt:
+        return Receipt(
+            accepted=accepted,
+            duplicate=duplicate,
+            stale_dropped=stale_dropped,
+            lsn=draft.counters.data_lsn,
             policy_version=served,
             generation=self.generation,
         )
-        return receipt, rows
 
     def labels(
         self, labels: Sequence[tuple[Identity, int]], draft: Draft, only: Split | None = None
@@ -210,14 +244,3 @@ class Admission:
                 f"at most {self.spec.staleness.max_policy_lag} behind {served}",
                 columns.policy_version[i],
             )
-
-
-def _count(stored: Columns, outcome: NDArray[np.uint8], draft: Draft) -> None:
-    """Add new transitions to the totals."""
-    accepted = outcome == ACCEPTED
-    draft.count(
-        train=int(np.count_nonzero(accepted & (stored.split == TRAIN))),
-        validation=int(np.count_nonzero(accepted & (stored.split == VALIDATION))),
-        stale_dropped=int(np.count_nonzero(~accepted)),
-        unversioned=int(np.count_nonzero(accepted & (stored.policy_version < 0))),
-    )

@@ -78,8 +78,8 @@ class Columns:
     def __len__(self) -> int:
         return len(self.timestep)
 
-    def take(self, index: NDArray[Any]) -> Columns:
-        """Return the transitions at `index` (integers or a mask), in that order."""
+    def take(self, index: NDArray[Any] | slice) -> Columns:
+        """Return the transitions at `index` (integers, a mask or a slice), in that order."""
         arrays = {name: getattr(self, name)[index] for name in ARRAYS}
         tag = None if self.tag is None else self.tag[index]
         return Columns(
@@ -117,6 +117,8 @@ class Columns:
         may come later. Negative zero and zero are the same number, so they get the same digest.
         Tags count where there are some: an episode's first step keeps those it first came with.
         """
+        if len(self) == 1:
+            return np.frombuffer(self._digest_of_one(), dtype="<u8")
         parts = [
             _positive_zero(self.observation),
             self.action,
@@ -138,6 +140,36 @@ class Columns:
             content = table[i].tobytes() + msgspec.msgpack.encode(self.tags_of(i))
             digests[i] = blake2b(content, digest_size=8).digest()
         return np.frombuffer(b"".join(digests), dtype="<u8").astype(np.uint64)
+
+    def _digest_of_one(self) -> bytes:
+        """Return the digest of the only transition, without a table."""
+        probability = self.behavior_prob
+        content = b"".join(
+            (
+                _unsigned(self.observation),
+                self.action.tobytes(),
+                _unsigned(self.reward),
+                _unsigned(self.next_observation),
+                self.terminated.tobytes(),
+                self.truncated.tobytes(),
+                _UNKNOWN if probability[0] != probability[0] else probability.tobytes(),
+                self.policy_version.tobytes(),
+                self.next_action_mask.tobytes(),
+            )
+        )
+        if self.tag is not None and self.tag[0] >= 0:
+            content += msgspec.msgpack.encode(self.tags_of(0))
+        return blake2b(content, digest_size=8).digest()
+
+
+#: The bytes that stand for a probability that is not known.
+_UNKNOWN = np.array([-1], dtype=np.float32).tobytes()
+_ZERO = np.float32(0)
+
+
+def _unsigned(values: NDArray[Any]) -> bytes:
+    """Return the bytes of numbers whose negative zeros are zeros."""
+    return (values + _ZERO).tobytes() if values.dtype.kind == "f" else values.tobytes()
 
 
 def _positive_zero(observation: NDArray[Any]) -> NDArray[Any]:

@@ -19,6 +19,7 @@ from jormungandr.checks import (
 from jormungandr.columns.batch import ARRAYS, Columns
 from jormungandr.columns.ids import checked_ids
 from jormungandr.columns.masks import ALLOWS
+from jormungandr.columns.plain import plain_row, plain_rows
 from jormungandr.columns.rows import as_mapping, from_rows
 from jormungandr.columns.tags import checked_codes
 from jormungandr.encoding import check_encoded
@@ -47,6 +48,11 @@ def columns(
     """
     if isinstance(transitions, Columns):
         return _checked(transitions, spec)
+    if type(transitions) is list and transitions:
+        one = len(transitions) == 1
+        plain = plain_row(transitions[0], spec) if one else plain_rows(transitions, spec)
+        if plain is not None:
+            return plain
     rows = listed(transitions, "transitions", "a list of transitions")
     return _checked(from_rows([as_mapping(i, t) for i, t in enumerate(rows)], spec), spec)
 

@@ -261,19 +261,22 @@ class C51:
         """The network that policies act with."""
         return self.online if self.average is None else self.average
 
-    @torch.no_grad()
     def move_average(self) -> None:
         """Take the online network into the average, after a step.
 
         At first the average is over about the last tenth of all updates.
         """
-        if self.average is None:
-            return
-        self._averaged += 1
-        kept = min(self.spec.c51.averaging, self._averaged / (self._averaged + 10))
+        if self.average is not None:
+            self._averaged += 1
+            self._take_in(1 - min(self.spec.c51.averaging, self._averaged / (self._averaged + 10)))
+
+    @torch.no_grad()
+    def _take_in(self, share: float) -> None:
+        """Move the average towards the online network by a share of what lies between them."""
+        assert self.average is not None
         pairs = zip(self.average.parameters(), self.online.parameters(), strict=True)
         for average, newest in pairs:
-            average.lerp_(newest, 1 - kept)
+            average.lerp_(newest, share)
 
     @torch.no_grad()
     def losses(self, batch: Batch) -> Losses:

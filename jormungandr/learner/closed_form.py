@@ -2,10 +2,11 @@
 
 Of a softmax cross-entropy, the gradient by the logits is p − m; through ReLU layers the rest is one
 matrix product per layer and direction. Written out, without a graph to build and walk, a step of a
-small network takes about a third of the time. B batch, A actions, N atoms, H units.
+small network takes about a quarter of the time. B batch, A actions, N atoms, H units.
 
 Matrix products run in torch, on the threads the specification names; what is between them runs in
-NumPy, on views of the same memory.
+NumPy, on views of the same memory. At these sizes a call costs as much as what it computes: so
+there are few, on arrays that are kept, and NumPy's `reduce` stands for the methods that wrap it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from jormungandr.learner.adam import Adam
 from jormungandr.learner.c51 import C51, Batch, Update
+from jormungandr.learner.layers import Gradient, Layers
+from jormungandr.learner.room import Room
 from jormungandr.numerics.projection import Projection
 from jormungandr.numerics.support import Bounds
 from jormungandr.spec import ModelSpec
@@ -27,10 +31,17 @@ __all__ = ["ClosedFormC51"]
 
 Floats = NDArray[np.float32]
 
-#: Adam's averaging of gradients and of their squares (Kingma and Ba 2015, algorithm 1).
-BETA_1, BETA_2 = 0.9, 0.999
-#: Torch takes no larger factor but infinity.
-LARGEST = float(np.finfo(np.float32).max)
+#: Exponentials of logits need no shift where their sum is between this and its inverse: none of
+#: those that count has then left the normal range of float32.
+UNSHIFTED = 1e30
+#: The same where the loss is the difference of a logarithm of the sum and logits: nearer to 1, so
+#: that it keeps its digits.
+UNSHIFTED_LOSS = 1e8
+#: With so many times more units than inputs, MKL takes half the time or less for the transposed
+#: product.
+NARROW = 8
+#: A sum of squares below it may have lost some of them.
+SMALLEST_SQUARE = 1e-20
 
 
 class ClosedFormC51(C51):
@@ -43,24 +54,24 @@ class ClosedFormC51(C51):
 
     def __init__(self, spec: ModelSpec, rng: np.random.Generator) -> None:
         super().__init__(spec, rng)
-        self._room = _Room(spec, spec.c51.batch_size)
+        self._room = Room(spec, spec.c51.batch_size)
 
     def take_bounds(self, bounds: Bounds) -> None:
         """Set the lowest and highest atom, and leave the networks as they are."""
         super().take_bounds(bounds)
         self._projection = Projection(*bounds, self.spec.c51.atoms)
+        self._atoms = torch.from_numpy(self._projection.support)
+        # Times an atom they are to stay in the range of float32, too.
+        self._unshifted = UNSHIFTED / max(1.0, -bounds[0], bounds[1])
 
     def _prepare(self) -> None:
         self.online.requires_grad_(False)
-        # The parameters of a network become views of one vector, so that what is done to all of
-        # them alike - norm, scaling, Adam - is done once.
-        self._weights, self._values = _flatten(self.online)
-        self._gradient = torch.zeros_like(self._values)
-        self._slopes = _views(self._gradient, self.online)
-        self._mean, self._square = torch.zeros_like(self._values), torch.zeros_like(self._values)
-        self._steps = 0
+        self._online, self._target = Layers(self.online), Layers(self.target)
+        self._average = None if self.average is None else Layers(self.average)
+        self._gradient = Gradient(self._online)
+        assert self.spec.c51.adam_eps is not None  # the spec resolved it
+        self._adam = Adam(self._online, self.spec.c51.adam_eps)
 
-    @torch.no_grad()
     @np.errstate(
         over="ignore", divide="ignore", invalid="ignore"
     )  # a step that shows it is skipped
@@ -71,33 +82,22 @@ class ClosedFormC51(C51):
             batch: the transitions.
             updates: completed before it; the learning rate depends on it.
         """
-        if len(batch.action) != len(self._room.rows):
-            self._room = _Room(self.spec, len(batch.action))
+        count = len(batch.action)
+        if count != self._room.count:
+            self._room = Room(self.spec, count)
         room, x = self._room, torch.from_numpy(batch.observation)
+        self._online.merge()
         target, low, high = self._targets(batch)
-        logits = room.online.forward(self.online, x)[room.rows, batch.action]  # (B, N)
-        logits -= logits.max(axis=1, keepdims=True)
-        p = np.exp(logits)
-        total = p.sum(axis=1, keepdims=True)
-        losses = np.log(total[:, 0]) - np.einsum("bn,bn->b", target, logits)
-        share = np.full(len(losses), 1 / len(losses), dtype=np.float32)  # of each in the mean
-        if batch.weight is not None:
-            share *= batch.weight.astype(np.float32)
-        p /= total
-        p -= target
-        p *= share[:, None]
-        loss = float(losses @ share)
-        room.by_logits.fill(0)
-        room.by_logits[room.rows, batch.action] = p
-        if self.online.advantage is not None:  # a logit is V + A − the mean of A
-            room.by_logits -= p[:, None] / room.by_logits.shape[1]
-        auxiliary_loss, by_classes = self._auxiliary_gradient(batch.label)
-        self._backward(x, torch.from_numpy(p), by_classes)
-        norm = float(torch.linalg.vector_norm(self._gradient))
+        h = self._online.through(x, room.hidden)
+        logits = room.head.taken(self._online, h, batch.action)  # (B, N)
+        losses, loss = self._losses(logits, target, batch.weight)
         sum_of_both = loss
-        if auxiliary_loss is not None:
-            assert self.spec.auxiliary is not None
-            sum_of_both += self.spec.auxiliary.weight * auxiliary_loss
+        auxiliary_loss = by_classes = None
+        if self.spec.auxiliary is not None:
+            auxiliary_loss, by_classes = self._auxiliary_gradient(batch.label)
+            sum_of_both += self.spec.auxiliary.weight * (auxiliary_loss or 0.0)
+        self._backward(x, by_classes)
+        norm = _norm(self._gradient.values)
         finite = math.isfinite(norm) and math.isfinite(sum_of_both)
         if finite:
             self._descend(norm, self.spec.c51.rate(updates))
@@ -114,24 +114,54 @@ class ClosedFormC51(C51):
     def _targets(self, batch: Batch) -> tuple[Floats, float, float]:
         """Return projected targets (B, N), and the fraction of their mass clipped at each end."""
         room, following = self._room, torch.from_numpy(batch.next_observation)
-        p = _exponentials(room.target.forward(self.target, following))  # (B, A, N)
-        chooser = p
-        if self.spec.c51.double:
-            chooser = _exponentials(room.online.forward(self.online, following))
-        values = (chooser @ self._projection.support) / chooser.sum(axis=2)
-        if batch.next_action_mask is not None:
-            values[~batch.next_action_mask] = -np.inf
-        chosen = p[room.rows, values.argmax(axis=1)]  # (B, N)
-        chosen /= chosen.sum(axis=1, keepdims=True)
-        return self._projection(chosen, batch.reward, batch.discount)
+        self._target.merge()
+        double = self.spec.c51.double
+        logits = room.all_logits(self._online if double else self._target, following)  # (B·A, N)
+        np.exp(logits, out=room.e)
+        torch.mv(room.e_tensor, room.ones, out=room.total_tensor)
+        if not _in_range(room.total, UNSHIFTED, self._unshifted):
+            logits -= np.maximum.reduce(logits, 1, keepdims=True)
+            np.exp(logits, out=room.e)
+            torch.mv(room.e_tensor, room.ones, out=room.total_tensor)
+        torch.mv(room.e_tensor, self._atoms, out=room.values_tensor)
+        e, total, best = room.e, room.total, room.best(batch.next_action_mask)
+        if double:
+            e = room.all_logits(self._target, following).take(best, 0)  # (B, N)
+            e -= np.maximum.reduce(e, 1, keepdims=True)
+            np.exp(e, out=e)
+            total, best = np.add.reduce(e, 1), room.rows
+        return self._projection.bootstrapped(e, total, best, batch.reward, batch.discount)
+
+    def _losses(
+        self, logits: Floats, target: Floats, weight: NDArray[np.float64] | None
+    ) -> tuple[Floats, float]:
+        """Return the losses (B,), and their weighted mean; its gradient goes to the head.
+
+        Args:
+            logits: (B, N), of the actions taken; they are overwritten.
+            target: (B, N).
+            weight: (B,), or None.
+        """
+        room = self._room
+        p = np.exp(logits, out=room.head.slope)
+        torch.mv(room.head.slope_tensor, room.ones, out=room.sums_tensor)
+        if not _in_range(room.sums, UNSHIFTED_LOSS, UNSHIFTED_LOSS):
+            logits -= np.maximum.reduce(logits, 1, keepdims=True)
+            np.exp(logits, out=p)
+            torch.mv(room.head.slope_tensor, room.ones, out=room.sums_tensor)
+        share = room.share if weight is None else room.share * weight  # of each in the mean
+        products = room.slopes(target, logits, share.astype(np.float32))
+        losses = np.subtract(np.log(room.sums), products, dtype=np.float32, casting="same_kind")
+        np.maximum(losses, 0, out=losses)  # a rounding may have made -0.0000001 of a 0
+        return losses, float(np.add.reduce(losses * share))
 
     def _auxiliary_gradient(self, label: NDArray[np.int32]) -> tuple[float | None, Tensor | None]:
         """Return the auxiliary loss, and its weighted gradient by the classes' logits."""
         labelled = np.flatnonzero(label >= 0)
-        if self.online.auxiliary is None or not len(labelled):
+        if not len(labelled):
             return None, None
         assert self.spec.auxiliary is not None
-        h, w = self._room.online.hidden[-1], self._weights
+        h, w = self._room.hidden[-1], self._online.views
         logits = torch.addmm(w["auxiliary.bias"], h, w["auxiliary.weight"].t()).numpy()[labelled]
         logits -= logits.max(axis=1, keepdims=True)
         p = np.exp(logits)
@@ -144,125 +174,84 @@ class ClosedFormC51(C51):
         gradient[labelled] = p * np.float32(self.spec.auxiliary.weight / len(labelled))
         return loss, torch.from_numpy(gradient)
 
-    def _backward(self, x: Tensor, by_taken: Tensor, by_classes: Tensor | None) -> None:
+    def _backward(self, x: Tensor, by_classes: Tensor | None) -> None:
         """Fill the gradient, from the logits' down to the first layer's.
 
         Args:
             x: (B, D).
-            by_taken: (B, N) the gradient by the logits of the actions taken; others have none.
             by_classes: (B, classes) the gradient by the auxiliary logits, or None.
         """
-        inputs, back = [x, *self._room.online.hidden], self._room.back
-        flat = torch.from_numpy(self._room.by_logits.reshape(len(x), -1))
-        head = "value" if self.online.advantage is None else "advantage"
-        self._into(head, flat, inputs[-1])
-        torch.mm(flat, self._weights[f"{head}.weight"], out=back[-1])
-        if head == "advantage":
-            self._into("value", by_taken, inputs[-1])
-            back[-1].addmm_(by_taken, self._weights["value.weight"])
+        room, gradient, w = self._room, self._gradient, self._online.views
+        inputs, back = [x, *room.hidden], room.back
+        room.head.back(self._online, gradient, inputs[-1], back[-1])
+        gradient.split()
         if by_classes is not None:
-            self._into("auxiliary", by_classes, inputs[-1])
-            back[-1].addmm_(by_classes, self._weights["auxiliary.weight"])
+            self._into("auxiliary", by_classes.t(), inputs[-1])
+            back[-1].addmm_(by_classes, w["auxiliary.weight"])
         elif self.online.auxiliary is not None:
-            self._slopes["auxiliary.weight"].zero_()
-            self._slopes["auxiliary.bias"].zero_()
+            gradient.views["auxiliary.weight"].zero_()
+            gradient.views["auxiliary.bias"].zero_()
         for i in reversed(range(len(back))):
-            back[i].mul_(inputs[i + 1] > 0)
-            self._into(f"hidden.{i}", back[i], inputs[i])
+            back[i].mul_(inputs[i + 1].sign_())  # what it gave is not needed any more
+            self._into(f"hidden.{i}", room.back_t[i], inputs[i])
             if i:
-                torch.mm(back[i], self._weights[f"hidden.{i}.weight"], out=back[i - 1])
+                torch.mm(back[i], w[f"hidden.{i}.weight"], out=back[i - 1])
 
-    def _into(self, name: str, slope: Tensor, x: Tensor) -> None:
-        """Write the gradient of one layer: of what it gave, and by what it was given."""
-        torch.mm(slope.t(), x, out=self._slopes[f"{name}.weight"])
-        torch.sum(slope, 0, out=self._slopes[f"{name}.bias"])
+    def _into(self, name: str, slope_t: Tensor, x: Tensor) -> None:
+        """Write the gradient by one layer's parameters.
+
+        Args:
+            name: of the layer.
+            slope_t: (out, B), the gradient by what it gave, transposed.
+            x: (B, in), what it was given.
+        """
+        views = self._gradient.views
+        weight = views[f"{name}.weight"]
+        if NARROW * x.shape[1] <= slope_t.shape[0]:
+            weight.copy_(torch.mm(x.t(), slope_t.t()).t())
+        else:
+            torch.mm(slope_t, x, out=weight)
+        torch.mv(slope_t, self._room.ones_of_rows, out=views[f"{name}.bias"])
 
     def _descend(self, norm: float, lr: float) -> None:
-        """Scale the gradient to a global norm, and take Adam's step (Kingma and Ba 2015)."""
-        c = self.spec.c51
-        assert c.adam_eps is not None
-        if norm > c.max_grad_norm:
-            self._gradient.mul_(c.max_grad_norm / (norm + 1e-6))
-        self._steps += 1
-        self._mean.lerp_(self._gradient, 1 - BETA_1)
-        self._square.mul_(BETA_2).addcmul_(self._gradient, self._gradient, value=1 - BETA_2)
-        scale = self._square.sqrt()
-        scale.div_(math.sqrt(1 - BETA_2**self._steps)).add_(c.adam_eps)
-        rate = lr / (1 - BETA_1**self._steps)
-        rate = rate if rate <= LARGEST else math.inf  # and that shows after the step
-        self._values.addcdiv_(self._mean, scale, value=-rate)
+        """Scale the gradient to a global norm, and take a step."""
+        largest, gradient = self.spec.c51.max_grad_norm, self._gradient.values
+        if norm > largest:
+            gradient.mul_(largest / (norm + 1e-6))
+        self._adam.step(gradient, lr)
+
+    def _take_in(self, share: float) -> None:
+        assert self._average is not None
+        self._average.values.lerp_(self._online.values, share)
+
+    def finite(self) -> bool:
+        """Whether every weight that a step changes is finite."""
+        return _finite(self._online) and (self._average is None or _finite(self._average))
+
+    def copy_target(self) -> None:
+        """Copy the online network to the target network."""
+        self._target.values.copy_(self._online.values)
 
     def _optimizer_state(self) -> dict[str, NDArray[Any]]:
-        arrays: dict[str, NDArray[Any]] = {}
-        if self._steps:
-            for key, flat in (("exp_avg", self._mean), ("exp_avg_sq", self._square)):
-                for name, view in _views(flat, self.online).items():
-                    arrays[f"{name}.{key}"] = view.numpy().copy()
-            for name, _ in self.online.named_parameters():
-                arrays[f"{name}.step"] = np.array(self._steps, dtype=np.float32)
-        return arrays
+        return self._adam.state()
 
     def _restore_optimizer(self, state: dict[str, NDArray[Any]]) -> None:
-        self._steps = 0
-        for key, flat in (("exp_avg", self._mean), ("exp_avg_sq", self._square)):
-            flat.zero_()
-            for name, view in _views(flat, self.online).items():
-                if f"{name}.{key}" in state:
-                    view.copy_(torch.from_numpy(state[f"{name}.{key}"]))
-                    self._steps = int(state[f"{name}.step"])
+        self._adam.restore(state)
 
 
-class _Room:
-    """Arrays for what B rows leave behind on their way through the networks."""
-
-    def __init__(self, spec: ModelSpec, count: int) -> None:
-        c, actions = spec.c51, len(spec.action_set)
-        self.rows = np.arange(count)
-        self.online = _Pass(count, c.layers, actions, c.atoms)
-        self.target = _Pass(count, c.layers, actions, c.atoms)
-        self.back = [torch.empty(count, units) for units in c.layers]
-        self.by_logits = np.zeros((count, actions, c.atoms), dtype=np.float32)
+def _in_range(total: Floats, smallest: float, largest: float) -> bool:
+    # Of a NaN it is false.
+    return bool(1 / smallest < np.minimum.reduce(total) and np.maximum.reduce(total) < largest)
 
 
-class _Pass:
-    """One forward pass, and what it leaves for the backward one: (B, H) of each layer."""
-
-    def __init__(self, rows: int, layers: tuple[int, ...], actions: int, atoms: int) -> None:
-        self.hidden = [torch.empty(rows, units) for units in layers]
-        self._logits = torch.empty(rows, actions * atoms)
-        self._shaped = self._logits.numpy().reshape(rows, actions, atoms)
-
-    def forward(self, network: Any, x: Tensor) -> Floats:
-        """Return logits (B, A, N); they are overwritten by the next pass."""
-        for layer, out in zip(network.hidden, self.hidden, strict=True):
-            torch.addmm(layer.bias, x, layer.weight.t(), out=out)
-            x = out.relu_()
-        head = network.value if network.advantage is None else network.advantage
-        torch.addmm(head.bias, x, head.weight.t(), out=self._logits)
-        if network.advantage is not None:
-            state = torch.addmm(network.value.bias, x, network.value.weight.t()).numpy()  # (B, N)
-            self._shaped += (state - self._shaped.mean(axis=1))[:, None]
-        return self._shaped
+def _norm(gradient: Tensor) -> float:
+    squares = float(gradient.dot(gradient))
+    if SMALLEST_SQUARE < squares < math.inf:
+        return math.sqrt(squares)
+    return float(torch.linalg.vector_norm(gradient))  # which does not square in float32
 
 
-def _exponentials(logits: Floats) -> Floats:
-    """Return softmax over the last axis without its division."""
-    return np.asarray(np.exp(logits - logits.max(axis=-1, keepdims=True)), dtype=np.float32)
-
-
-def _flatten(network: torch.nn.Module) -> tuple[dict[str, Tensor], Tensor]:
-    """Move a network's parameters into one vector; return them by name, and the vector."""
-    flat = torch.cat([parameter.detach().reshape(-1) for parameter in network.parameters()])
-    views = _views(flat, network)
-    for name, parameter in network.named_parameters():
-        parameter.data = views[name]
-    return views, flat
-
-
-def _views(flat: Tensor, network: torch.nn.Module) -> dict[str, Tensor]:
-    """Return the parts of a vector in the shapes of a network's parameters, by name."""
-    views, start = {}, 0
-    for name, parameter in network.named_parameters():
-        views[name] = flat[start : start + parameter.numel()].view(parameter.shape)
-        start += parameter.numel()
-    return views
+def _finite(layers: Layers) -> bool:
+    # A sum is finite only of finite numbers; of such it may still overflow.
+    values = layers.values
+    return math.isfinite(values.sum()) or bool(values.isfinite().all())

@@ -25,6 +25,7 @@ from jormungandr.learner.closed_form import ClosedFormC51
 from jormungandr.learner.episodes import EpisodeReturns
 from jormungandr.learner.network import numeric_threads
 from jormungandr.learner.noisy import NoisyC51
+from jormungandr.learner.normalizing import normalized
 from jormungandr.learner.nstep import NStepWindows
 from jormungandr.learner.pacing import Pacing
 from jormungandr.learner.replay import Replay, Sample
@@ -121,7 +122,8 @@ class Core:
             if spec.c51.noisy
             else engine(spec, initialisation)
         )
-        self.replay = Replay(spec.replay, o.stored_shape, o.stored_dtype, masked)
+        labelled = spec.auxiliary is not None
+        self.replay = Replay(spec.replay, o.stored_shape, o.stored_dtype, masked, labelled)
         self.validation = ValidationStore(
             spec.validation.capacity, o.stored_shape, o.stored_dtype, masked
         )
@@ -342,11 +344,17 @@ class Core:
                 self.progress.unlabelled += 1
 
     def _apply_transitions(self, row: TransitionsRow) -> None:
-        accepted = row.columns.take(row.outcome == ACCEPTED)
+        accepted, taken = row.columns, row.outcome == ACCEPTED
+        if not taken.all():
+            accepted = accepted.take(taken)
         self.returns.add(accepted)
         if self.held_out is not None:
             self.held_out.add(accepted, row.lsn)
         is_train = accepted.split == TRAIN
+        if len(accepted) == 1:
+            self._store(accepted, is_train)
+            self._run_due()
+            return
         seen = np.cumsum(is_train)  # (B,) training transitions up to and including each
         start = 0
         while start < len(accepted):
@@ -354,8 +362,11 @@ class Core:
             before = int(seen[start - 1]) if start else 0
             # Up to and including the training transition that makes the next update due.
             stop = len(accepted) if due is None else int(np.searchsorted(seen, before + due)) + 1
-            part = np.arange(start, min(stop, len(accepted)))
-            self._store(accepted.take(part), is_train[part])
+            stop = min(stop, len(accepted))
+            part = accepted
+            if stop - start < len(accepted):
+                part = accepted.take(slice(start, stop))
+            self._store(part, is_train[start:stop])
             start = stop
             self._run_due()
 
@@ -372,8 +383,9 @@ class Core:
         if self.spec.observation.is_image:  # it has no moments, but is counted
             self.normalizer.update(np.zeros((2 * len(part), 0)))
         else:
-            both = np.stack([part.observation, part.next_observation], axis=1)  # (B, 2, D)
-            self.normalizer.update(both.reshape(-1, both.shape[-1]))
+            # (B, 2 · D) and so (2 · B, D): each observation, and then its successor.
+            both = np.concatenate([part.observation, part.next_observation], axis=1)
+            self.normalizer.update(both.reshape(-1, part.observation.shape[1]))
         if self.spec.c51.n_step == 1:
             self.replay.add_steps(part, self.pacing.transitions, self.spec.c51.gamma)
         else:
@@ -414,7 +426,7 @@ class Core:
         p, c = self.progress, self.spec.c51
         undo = self._fit_support()
         sample = self.replay.sample(c.batch_size, self._beta(), self._sampling)
-        moments = self.spec.observation.latched(self.normalizer.mean, self.normalizer.var)
+        moments = self.spec.observation.latched(*self.normalizer.both())
         with numeric_threads(self.spec.threads):
             result = self.algorithm.update(self._batch(sample, moments), p.updates)
         self.last_update = result
@@ -516,14 +528,21 @@ class Core:
             self._on_update()
 
     def _batch(self, sample: Sample, moments: Moments) -> Batch:
+        held = sample.held
+        if self.spec.observation.is_image:
+            observation = self._normalized(sample.observation, moments)
+            following = self._normalized(sample.next_observation, moments)
+        else:
+            both = normalized(sample.observations, self.spec, *moments)  # (B, 2, D)
+            observation, following = both[:, 0], both[:, 1]
         return Batch(
-            observation=self._normalized(sample.observation, moments),
+            observation=observation,
             action=sample.action,
-            reward=sample.reward,
-            next_observation=self._normalized(sample.next_observation, moments),
-            discount=sample.discount,
-            label=sample.label,
-            next_action_mask=sample.next_action_mask if self.spec.action_masks else None,
+            reward=held["reward"],
+            next_observation=following,
+            discount=held["discount"],
+            label=held["label"],
+            next_action_mask=held["next_action_mask"] if self.spec.action_masks else None,
             weight=sample.weight,
         )
 

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from jormungandr.actors import Actors
 from jormungandr.admission import Admission, check_labels
 from jormungandr.columns import columns
-from jormungandr.errors import CheckpointError, InvalidValue
+from jormungandr.errors import CheckpointError, InvalidValue, PolicyVersionStale
 from jormungandr.held_steps import HeldOutSteps
 from jormungandr.learner.core import Core
 from jormungandr.ledger import Draft, MemoryStore
@@ -71,10 +71,13 @@ class Learner(Core, Episodic):
             Conflict: (one of its classes) it contradicts what is known; nothing was kept.
         """
         draft, checked = Draft(self._ledger), columns(transitions, self.spec)
-        with self._actors.watching(checked):
+        try:
             receipt, rows = self._admission.transitions(
                 checked, draft, served=self.served_version, published=self.policy_version
             )
+        except PolicyVersionStale:
+            self._actors.refused(checked)
+            raise
         self._actors.note(draft.arrival)
         self._ledger.apply(draft)
         for row in rows:
@@ -138,8 +141,13 @@ class Learner(Core, Episodic):
 
     def warnings(self) -> list[str]:
         """Return what the operator should know, each with its remedy."""
-        ledger = self._ledger.counters.warnings()
-        return [*super().warnings(), *ledger, *self._actors.warnings()]
+        found = [*super().warnings(), *self._ledger.counters.warnings(), *self._actors.warnings()]
+        if self.spec.promotion.gated:
+            found.append(
+                "not_gated: promotion.serve is 'champion', and a Learner in this process acts with"
+                " its newest policy; the gate is a service's (jormungandr serve)"
+            )
+        return found
 
     def close(self) -> None:
         """Do nothing: a remote endpoint has a connection to close, this one has none."""

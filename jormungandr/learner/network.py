@@ -23,19 +23,26 @@ from jormungandr.spec import ModelSpec
 __all__ = ["Network", "NoisyLinear", "initial_weights", "noise", "numeric_threads"]
 
 
-@contextmanager
-def numeric_threads(count: int) -> Iterator[None]:
+class numeric_threads:  # noqa: N801 - read as the function it is used as
     """Let torch compute on `count` threads inside the block, and as before after it.
 
     The bits of a sum can depend on how many threads share it, and the process around a learner may
     have set any number; these networks are so small that more threads only wait for each other.
     """
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+
+    __slots__ = ("_before", "_count")
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def __enter__(self) -> None:
+        self._before = torch.get_num_threads()
+        if self._before != self._count:
+            torch.set_num_threads(self._count)
+
+    def __exit__(self, *_: object) -> None:
+        if self._before != self._count:
+            torch.set_num_threads(self._before)
 
 
 def initial_weights(spec: ModelSpec, rng: np.random.Generator) -> dict[str, NDArray[np.float32]]:
@@ -133,6 +140,8 @@ class Network(nn.Module):
         self.auxiliary = (
             None if spec.auxiliary is None else nn.Linear(last, len(spec.auxiliary.classes))
         )
+        # To ask the modules for them takes longer than to copy them.
+        self._named = list(self.named_parameters())
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return value logits (B, A, N), and auxiliary logits (B, classes) or None."""
@@ -159,7 +168,7 @@ class Network(nn.Module):
 
     def get_weights(self) -> dict[str, NDArray[np.float32]]:
         """Return copies of the weights by name."""
-        return {name: t.detach().numpy().copy() for name, t in self.state_dict().items()}
+        return {name: p.detach().numpy().copy() for name, p in self._named}
 
 
 def _linear(name: str, inputs: int, outputs: int, spec: ModelSpec) -> nn.Linear:

@@ -78,16 +78,17 @@ class NStepWindows:
         for i in range(len(columns)):
             yield from self._close_idle(ordinal + i)
             actor, episode, timestep = columns.identity(i)
+            # Copied: a window may stay open for long, and is no reason to keep a whole batch.
             step = _Step(
                 ordinal + i,
                 timestep,
-                columns.observation[i],
+                columns.observation[i].copy(),
                 int(columns.action[i]),
                 float(columns.reward[i]),
-                columns.next_observation[i],
+                columns.next_observation[i].copy(),
                 bool(columns.terminated[i]),
                 int(columns.label[i]),
-                columns.next_action_mask[i],
+                columns.next_action_mask[i].copy(),
             )
             yield from self._take(
                 (actor, episode), step, step.terminated or bool(columns.truncated[i])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from math import ceil
 
 from jormungandr.spec import Pacing as PacingSpec
 
@@ -30,17 +29,18 @@ class Pacing:
     paid: int = 0
 
     def __post_init__(self) -> None:
-        self._ratio = Fraction(repr(float(self.spec.updates_per_transition)))
+        ratio = Fraction(repr(float(self.spec.updates_per_transition)))
+        self._updates, self._per = ratio.numerator, ratio.denominator
 
     @property
     def owed(self) -> int:
         """Updates that are due now."""
         beyond = max(0, self.transitions - self.spec.learning_starts)
-        return int(beyond * self._ratio) - self.paid
+        return beyond * self._updates // self._per - self.paid
 
     def until_due(self) -> int | None:
         """Return how many more training transitions make an update due; None when never."""
-        if self._ratio == 0:
+        if self._updates == 0:
             return None
-        at = self.spec.learning_starts + ceil((self.paid + 1) / self._ratio)
+        at = self.spec.learning_starts - (-(self.paid + 1) * self._per // self._updates)
         return max(1, at - self.transitions)

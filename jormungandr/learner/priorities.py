@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jormungandr.numerics.sum_tree import SumTree
+from jormungandr.spec import FLOAT32_MAX
 from jormungandr.spec import Replay as ReplaySpec
 
 __all__ = ["Draw", "Priorities"]
@@ -23,13 +24,14 @@ class Draw:
     """B drawn items.
 
     Args:
-        slot, generation: (B,) where each came from, so that a priority computed for an item that
-            has been overwritten meanwhile is not given to its successor.
+        slot: (B,) where each came from.
+        added: items that there had been by then, so that a priority computed for an item that has
+            been overwritten meanwhile is not given to its successor.
         weight: (B,) float64 importance weights, at most 1.
     """
 
     slot: NDArray[np.int64]
-    generation: NDArray[np.int64]
+    added: int
     weight: NDArray[np.float64]
 
 
@@ -41,8 +43,6 @@ class Priorities:
 
     Attributes:
         added: items ever added; the next one goes to slot added % capacity.
-        generation: (capacity,) which item of all time a slot holds: its index in the order of
-            adding; -1 where none is.
         priority: (capacity,) float64, without ε and α.
         max_priority: highest ever written, what new items get.
         stale_writes: priorities that came when their item had been overwritten.
@@ -54,9 +54,10 @@ class Priorities:
         self.added = 0
         self.stale_writes = 0
         self.max_priority = 1.0
-        self.generation = np.full(self.capacity, -1, dtype=np.int64)
         self.priority = np.zeros(self.capacity, dtype=np.float64)
         self._tree = SumTree(self.capacity) if spec.alpha > 0 else None
+        self._new = self._leaves(np.full(1, self.max_priority))
+        self._strata = np.zeros(0)
 
     def __len__(self) -> int:
         return min(self.added, self.capacity)
@@ -68,11 +69,14 @@ class Priorities:
             The slots of the last min(count, capacity) of them; those before would be overwritten at
             once.
         """
-        generation = self.added + np.arange(max(0, count - self.capacity), count)
-        slot = generation % self.capacity
-        self.generation[slot] = generation
+        first = self.added + max(0, count - self.capacity)
         self.added += count
-        self._set(slot, np.full(len(slot), self.max_priority))
+        slot = np.arange(first, self.added)
+        slot %= self.capacity
+        if len(slot):
+            self.priority[slot] = self.max_priority
+            if self._tree is not None:
+                self._tree.write(slot, self._new)
         return slot
 
     def sample(self, count: int, beta: float, rng: np.random.Generator) -> Draw:
@@ -92,36 +96,52 @@ class Priorities:
             weight = np.ones(count)
         else:
             total = self._tree.total
-            mass = (np.arange(count) + rng.random(count)) * (total / count)
-            slot = self._tree.find(np.minimum(mass, np.nextafter(total, 0)))
-            scaled = size * self._tree.get(slot) / total
-            if self.spec.is_normalizer == "batch":
-                smallest = scaled.min()
-            else:
-                smallest = size * self._tree.minimum() / total
+            mass = rng.random(count)
+            if len(self._strata) != count:
+                self._strata = np.arange(count, dtype=np.float64)
+            mass += self._strata
+            mass *= total / count  # of 1 − 2⁻⁵³ and a sum it may come up to the total
+            slot = self._tree.search(mass)
+            own = self._tree.read(slot)
+            in_batch = self.spec.is_normalizer == "batch"
+            smallest = np.minimum.reduce(own) if in_batch else self._tree.minimum()
             # (N P)^-β / max (N P)^-β, as one power of a ratio that cannot overflow.
-            weight = (smallest / scaled) ** beta
-        return Draw(slot, self.generation[slot], weight)
+            weight = (smallest / own) ** beta
+        return Draw(slot, self.added, weight)
 
     def update(self, draw: Draw, priority: NDArray[np.floating[Any]]) -> None:
-        """Write (B,) non-negative priorities back to the items they were computed for."""
-        fresh = self.generation[draw.slot] == draw.generation
-        self.stale_writes += int(np.count_nonzero(~fresh))
-        slot, value = draw.slot[fresh], priority[fresh].astype(np.float64)
-        if len(value):
-            self.max_priority = max(self.max_priority, float(value.max()))
-            self._set(slot, value)
+        """Write (B,) non-negative priorities back to the items they were computed for.
 
-    def _set(self, slot: NDArray[np.int64], priority: NDArray[np.float64]) -> None:
-        self.priority[slot] = priority
+        Raises:
+            ValueError: one is not finite, or too large for a float32; nothing was written.
+        """
+        slot, value = draw.slot, priority.astype(np.float64)
+        since = self.added - draw.added
+        if since:
+            fresh = (slot - draw.added) % self.capacity >= since
+            self.stale_writes += int(np.count_nonzero(~fresh))
+            slot, value = slot[fresh], value[fresh]
+        if not len(value):
+            return
+        highest = float(np.maximum.reduce(value))
+        if not highest <= FLOAT32_MAX:  # a NaN fails too
+            raise ValueError(f"Priorities.update: expected finite priorities, got {highest}")
+        if highest > self.max_priority:
+            self.max_priority = highest
+            self._new = self._leaves(np.full(1, highest))
+        self.priority[slot] = value
         if self._tree is not None:
-            self._tree.set(slot, (priority + self.spec.priority_epsilon) ** self.spec.alpha)
+            self._tree.write(slot, self._leaves(value))
+
+    def _leaves(self, priority: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return (p + ε)^α, always of an array: of a number alone it may have other bits."""
+        leaves: NDArray[np.float64] = (priority + self.spec.priority_epsilon) ** self.spec.alpha
+        return leaves
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Return arrays from which `restore` rebuilds the priorities."""
         size = len(self)
         return {
-            "generation": self.generation[:size],
             "priority": self.priority[:size],
             "added": np.array(self.added),
             "stale_writes": np.array(self.stale_writes),
@@ -134,5 +154,7 @@ class Priorities:
         self.stale_writes = int(state["stale_writes"])
         self.max_priority = float(state["max_priority"])
         size = len(self)
-        self.generation[:size] = state["generation"]
-        self._set(np.arange(size), np.array(state["priority"], dtype=np.float64))
+        self._new = self._leaves(np.full(1, self.max_priority))
+        self.priority[:size] = state["priority"]
+        if self._tree is not None and size:
+            self._tree.write(np.arange(size), self._leaves(self.priority[:size]))

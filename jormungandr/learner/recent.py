@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
+from jormungandr.heldout import PAIR
 from jormungandr.protocol import SPLITS
 from jormungandr.records import EpisodeRecord
 
@@ -65,7 +66,10 @@ class RecentReturns:
 
 
 class TagReturns:
-    """Returns by split, key and value of a tag, of bounded size whatever actors send."""
+    """Returns by split, key and value of a tag, of bounded size whatever actors send.
+
+    The tag ``pair`` has none: two episodes share each of its values, and no figure is of two.
+    """
 
     def __init__(self) -> None:
         #: By key and value: those of each split.
@@ -76,6 +80,8 @@ class TagReturns:
     def add(self, record: EpisodeRecord) -> None:
         """Count an episode under each of its tags."""
         for key, value in record.tags:
+            if key == PAIR:
+                continue
             if key not in self._found and len(self._found) >= KEYS:
                 self.untracked += 1
                 continue
@@ -117,6 +123,8 @@ class TagReturns:
         """Take over a state."""
         self.untracked, self._found = state["untracked"], {}
         for key, value, *both in state["found"]:
+            if key == PAIR:  # counted by versions before
+                continue
             made = [RecentReturns(recent, episodes) for episodes, recent in both]
             assert len(made) == len(SPLITS)
             self._found.setdefault(key, {})[value] = (made[0], made[1])

@@ -45,10 +45,12 @@ class Fitting:
         if not len(reward):
             return
         self._moments.update(reward[:, None])
+        first = lowest = highest = float(reward[0])
+        if len(reward) > 1:
+            lowest, highest = float(reward.min()), float(reward.max())
         if self._moments.count == len(reward):
-            self._lowest = self._highest = float(reward[0])
-        self._lowest = min(self._lowest, float(reward.min()))
-        self._highest = max(self._highest, float(reward.max()))
+            self._lowest = self._highest = first
+        self._lowest, self._highest = min(self._lowest, lowest), max(self._highest, highest)
 
     def first(self) -> Bounds | None:
         """Return bounds to begin with; None before any reward but 0 was seen."""

@@ -60,6 +60,16 @@ class RunningMoments:
         var: npt.NDArray[np.float64] = np.maximum(second - first * first, 0.0)
         return var
 
+    def both(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """Return `mean` and `var`, in fewer steps than one after the other."""
+        if self.count == 0:
+            return self.mean, self.var
+        first, second = self._sums / self.count
+        mean = self._shift + first
+        first *= first
+        second -= first
+        return mean, np.maximum(second, 0.0, out=second)
+
     def update(self, batch: npt.ArrayLike) -> None:
         """Take in observations, in their order along the first axis.
 
@@ -75,8 +85,9 @@ class RunningMoments:
         if x.shape[1:] != self.shape or x.ndim != len(self.shape) + 1:
             expected = ", ".join(["B", *map(str, self.shape)])
             raise ValueError(f"RunningMoments.update: expected shape ({expected}), got {x.shape}")
-        if x.size and not np.abs(x).max() <= _LARGEST:  # a NaN fails the comparison
-            bad = x[~(np.abs(x) <= _LARGEST)][0]
+        good = np.abs(x) <= _LARGEST  # a NaN fails the comparison
+        if np.count_nonzero(good) < x.size:
+            bad = x[~good][0]
             expected = f"expected finite numbers of magnitude at most {_LARGEST}"
             raise ValueError(f"RunningMoments.update: {expected}, got {bad}")
         if len(x) == 0:

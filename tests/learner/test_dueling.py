@@ -150,7 +150,7 @@ def test_gradient_by_differences(dueling: Small) -> None:
         return float(-(batch.weight * (target * taken).sum(axis=1)).mean())
 
     closed.update(batch)
-    for name, slope in closed._slopes.items():
+    for name, slope in closed._gradient.views.items():
         flat = weights[name].reshape(-1)
         for i in range(0, len(flat), 3):
             kept, around = flat[i], []

@@ -246,7 +246,7 @@ def test_labels_after_the_ring_wrapped(small: Small, step: Step, label: Step, n_
 
     assert (receipt.attached, receipt.target_evicted) == (16, 25)
     assert (late.attached, late.target_evicted) == (8, 12)
-    order = learner.replay.priorities.generation.argsort()
+    order = np.arange(25, 41) % 16
     assert learner.replay.arrays["label"][order].tolist() == [t % 2 for t in range(25, 41)]
     assert sorted(held(learner)[1]) == [0] * 4 + [1] * 4
     assert learner.progress.unlabelled == 0
@@ -367,3 +367,13 @@ def test_rewards_at_the_edge_of_float32(small: Small, step: Step, n_step: int) -
     assert learner.update_count == 8
     assert np.isfinite(learner.replay.arrays["reward"]).all()
     assert np.isfinite(learner.act([[big, big]]).expected_values).all()
+
+
+@pytest.mark.parametrize("serve", ["champion", "latest"])
+def test_promotions_are_a_services(small: Small, serve: str) -> None:
+    """A learner in this process that is to hand out a champion says that it does not."""
+    learner = Learner(small(promotion={"serve": serve}))
+    warnings = [w for w in learner.info()["warnings"] if w.startswith("not_gated: promotion.serve")]
+
+    assert len(warnings) == (serve == "champion")
+    assert all("jormungandr serve" in warning for warning in warnings)

@@ -33,7 +33,7 @@ def replay(small: Small, step: Step, count: int, **fields: Any) -> Replay:
 def set_priorities(buffer: Replay, priorities: list[float]) -> None:
     """Give slot i priority i, through a draw as an update would."""
     slot = np.arange(len(priorities))
-    draw = Draw(slot, buffer.priorities.generation[slot], np.ones(len(slot)))
+    draw = Draw(slot, buffer.priorities.added, np.ones(len(slot)))
     buffer.priorities.update(draw, np.array(priorities))
 
 
@@ -139,7 +139,7 @@ def test_wrap_around_keeps_the_newest(small: Small, step: Step) -> None:
 
     assert len(buffer) == buffer.size == 4
     assert buffer.arrays["reward"].tolist() == [8.0, 9.0, 10.0, 7.0]
-    assert buffer.priorities.generation.tolist() == [8, 9, 10, 7]
+    assert buffer.priorities.added == 11
     assert buffer.arrays["discount"].tolist() == pytest.approx([0.9, 0.9, 0.0, 0.9])
     newest = buffer.newest(3)
     assert newest["reward"].tolist() == [8.0, 9.0, 10.0]
@@ -213,6 +213,30 @@ def test_state_round_trip(small: Small, step: Step) -> None:
     assert one.slot.tolist() == other.slot.tolist()
     assert one.weight.tobytes() == other.weight.tobytes()
     assert [back.set_label(o, 1) for o in range(8)] == [False, False, *[True] * 4, False, False]
+
+
+def test_without_labels_there_is_no_index(small: Small, step: Step) -> None:
+    """A model that has no labels keeps none of what would find them."""
+    buffer = Replay(ReplaySpec(capacity=4), (2,), labelled=False)
+    buffer.add_steps(columns([step(t, reward=float(t)) for t in range(6)], small()), 0, 0.9)
+    back = Replay(buffer.spec, (2,), labelled=False)
+    back.restore(buffer.state())
+
+    assert not buffer.set_label(5, 1)
+    assert len(buffer.slot_of) == len(buffer.ordinal) == 0
+    assert back.newest(4)["reward"].tolist() == [2.0, 3.0, 4.0, 5.0]
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 1e39])
+def test_priorities_are_finite(small: Small, step: Step, bad: float) -> None:
+    """One that is no number, or none that a loss can be, is refused, and changes nothing."""
+    buffer = replay(small, step, 4, capacity=4)
+    sample = buffer.sample(4, 1.0, np.random.default_rng(0))
+
+    with pytest.raises(ValueError, match="finite priorities"):
+        buffer.priorities.update(sample, np.array([1.0, bad, 1.0, 2.0]))
+    assert buffer.priorities.priority.tolist() == [1.0] * 4
+    assert buffer.priorities.max_priority == 1.0
 
 
 def test_observations_have_the_type_asked_for() -> None:

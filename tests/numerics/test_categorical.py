@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -182,11 +182,13 @@ def test_clipped_mass_counts_the_targets_outside(arguments: Projection) -> None:
     """Low and high equal the sums over atoms whose target lies outside, found by loops."""
     z, probs, reward, discount = arguments
     low, high = categorical.clipped_mass(*arguments)
-    slack = 1e-14 * float(z.abs().max())
+    slack = 1e-12 * float(z.abs().max())
     for row in range(len(reward)):
         target = [float(reward[row] + discount[row] * atom) for atom in z]
-        below = sum(float(p) for p, t in zip(probs[row], target, strict=True) if t < z[0] - slack)
-        above = sum(float(p) for p, t in zip(probs[row], target, strict=True) if t > z[-1] + slack)
+        # Whether a target that is past an end by less is there by rounding is not for this test.
+        assume(not any(0 < max(z[0] - t, t - z[-1]) < slack for t in target))
+        below = sum(float(p) for p, t in zip(probs[row], target, strict=True) if t < z[0])
+        above = sum(float(p) for p, t in zip(probs[row], target, strict=True) if t > z[-1])
         assert float(low[row]) == pytest.approx(below, abs=1e-12)
         assert float(high[row]) == pytest.approx(above, abs=1e-12)
 

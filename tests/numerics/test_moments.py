@@ -213,3 +213,15 @@ def test_states_that_do_not_fit_are_refused() -> None:
         RunningMoments.from_state({**state, "count": np.asarray(-1)})
     with pytest.raises(ValueError, match=r"from_state: expected .* sums of shape \(2, 2\), got"):
         RunningMoments.from_state({**state, "sums": np.zeros((2, 3))})
+
+
+def test_both_at_once() -> None:
+    """The same bits as one after the other; before any data the identity."""
+    rng = np.random.default_rng(3)
+    moments = RunningMoments(4)
+    assert [m.tolist() for m in moments.both()] == [[0.0] * 4, [1.0] * 4]
+    for _ in range(20):
+        moments.update(rng.normal(1e3, 2, (7, 4)))
+        mean, var = moments.both()
+        assert mean.tobytes() == moments.mean.tobytes()
+        assert var.tobytes() == moments.var.tobytes()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,6 +24,7 @@ from jormungandr.errors import InvalidValue
 from jormungandr.learner.network import initial_weights
 from jormungandr.sb3 import C51Policy
 from jormungandr.spaces import from_gymnasium
+from tests.forked import Forks
 
 BOX = spaces.Box(-5, 5, (3,), np.float32)
 #: What an environment shows, and how many frames are stacked.
@@ -152,11 +151,11 @@ def test_encoded_observations_are_taken_too(name: str) -> None:
 
 
 ELSEWHERE = """
-import pathlib, sys
+import pathlib
 import numpy as np
 import torch
 from jormungandr.sb3 import C51Policy
-for file in sorted(pathlib.Path(sys.argv[1]).glob("*.zip")):
+for file in sorted(pathlib.Path().glob("*.zip")):
     policy = C51Policy.load(file, device="cpu")
     batch = dict(np.load(file.with_suffix(".npz")))
     batch = batch.get("alone", batch)
@@ -166,7 +165,7 @@ for file in sorted(pathlib.Path(sys.argv[1]).glob("*.zip")):
 """
 
 
-def test_a_fresh_process_acts_alike(tmp_path: Path) -> None:
+def test_a_fresh_process_acts_alike(tmp_path: Path, forks: Forks) -> None:
     """Saved and loaded elsewhere, each gives the same values and actions."""
     expected = {}
     for i, (space, stack) in enumerate(SPACES.values()):
@@ -175,7 +174,7 @@ def test_a_fresh_process_acts_alike(tmp_path: Path) -> None:
         policy.save(str(tmp_path / f"{i}.zip"))
         np.savez(tmp_path / f"{i}.npz", **(batch if isinstance(batch, dict) else {"alone": batch}))
         expected[i] = values_of(policy, batch), policy.predict(batch)[0]
-    subprocess.run([sys.executable, "-W", "error", "-c", ELSEWHERE, str(tmp_path)], check=True)
+    assert forks.run(ELSEWHERE, tmp_path).returncode == 0
 
     for i, (values, actions) in expected.items():
         found = np.load(tmp_path / f"{i}.out.npz")

@@ -135,7 +135,7 @@ def set_priorities(buffer: PrioritizedReplayBuffer, priorities: list[float]) -> 
     """Give slot i priority i, through a draw as an update would."""
     drawn = buffer.sample(len(priorities)).drawn
     slot = np.arange(len(priorities))
-    buffer.update_priorities(replace(drawn, slot=slot, generation=slot), np.array(priorities))
+    buffer.update_priorities(replace(drawn, slot=slot), np.array(priorities))
 
 
 def test_frequencies_follow_the_priorities() -> None:

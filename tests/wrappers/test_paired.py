@@ -68,20 +68,30 @@ def test_each_goes_first_in_turn(endpoint: Any) -> None:
 
 
 def test_what_comes_back(endpoint: Any) -> None:
-    """Of each pair the candidate's episode, and the champion's."""
-    found = actor(endpoint).run(2, seed=5)
+    """Of each pair the candidate's episode, and the champion's, by name; and the receipt."""
+    playing = actor(endpoint)
+    first = playing.run(1, seed=5)
+    result = playing.run(2)
 
-    assert [(ours.first_version, theirs.first_version) for ours, theirs in found] == [(8, 3)] * 2
+    assert [pair.name for pair in first.pairs + result.pairs] == ["r-1", "r-2", "r-3"]
+    versions = [(p.candidate.first_version, p.champion.first_version) for p in result.pairs]
+    assert versions == [(8, 3)] * 2
+    returns = [(p.candidate.total_reward, p.champion.total_reward) for p in result.pairs]
+    assert result.differences.tolist() == [ours - theirs for ours, theirs in returns]
+    assert result.differences.shape == (2,)
+    assert (first.transitions, result.transitions) == (6, 12)
+    assert first.lsn < result.lsn == result.receipt.lsn
+    assert result.receipt.accepted == len(endpoint.rows) == 18
 
 
 def test_seeds_go_on(endpoint: Any) -> None:
     """Two runs of one pair play what one run of two would."""
     one = actor(endpoint)
-    first = [*one.run(1, seed=9), *one.run(1)]
-    again = actor(Promoting()).run(2, seed=9)
+    first = one.run(1, seed=9).pairs + one.run(1).pairs
+    again = actor(Promoting()).run(2, seed=9).pairs
 
-    assert [a.total_reward for pair in first for a in pair] == [
-        b.total_reward for pair in again for b in pair
+    assert [(a.candidate.total_reward, a.champion.total_reward) for a in first] == [
+        (b.candidate.total_reward, b.champion.total_reward) for b in again
     ]
 
 

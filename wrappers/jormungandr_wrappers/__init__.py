@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from jormungandr_wrappers.episodes import Episodes
 from jormungandr_wrappers.overlapped import OverlappedRecorder
-from jormungandr_wrappers.paired import PairedActor
+from jormungandr_wrappers.paired import Pair, PairedActor, PairedResult
 from jormungandr_wrappers.parallel import ParallelRecorder
 from jormungandr_wrappers.remote_actor import EpisodeResult, RemoteActor, RunResult
 from jormungandr_wrappers.specified import SpecifiedEnv
@@ -23,7 +23,9 @@ __all__ = [
     "EpisodeResult",
     "Episodes",
     "OverlappedRecorder",
+    "Pair",
     "PairedActor",
+    "PairedResult",
     "ParallelRecorder",
     "RemoteActor",
     "RunResult",

@@ -67,7 +67,7 @@ class Choices:
             raise ShapeMismatch("observations", f"one per sub-environment ({count})", given)
         if not isinstance(deterministic, bool | np.bool_ | None):
             raise InvalidType("deterministic", "true, false or None", shown(deterministic))
-        chosen: dict[int, Choice] = {}
+        chosen: list[Choice] = [Choice(-1)] * count  # each is replaced
         if held_out is None:
             held_out = self._held_out
         if deterministic is not None:
@@ -84,13 +84,14 @@ class Choices:
                 **allowed,
             )
             check_actions(reply, self._action_space)
+            version = reply.policy_version
             for i, choice, probability in zip(
                 index.tolist(), reply.actions, reply.behavior_prob, strict=True
             ):
-                chosen[i] = Choice(choice.index, reply.policy_version, probability)
+                chosen[i] = Choice(choice.index, version, probability)
             self.reply = reply
-        self._chosen = [chosen[i] for i in range(count)]
-        return np.array([choice.action for choice in self._chosen], dtype=np.int64)
+        self._chosen = chosen
+        return np.array([choice.action for choice in chosen], dtype=np.int64)
 
     def recognise(self, actions: ArrayLike) -> list[Choice]:
         """Return the actions of a step, (B,), with where each came from.

@@ -15,7 +15,15 @@ from gymnasium.error import ResetNeeded
 from gymnasium.vector import AutoresetMode
 from numpy.typing import ArrayLike, NDArray
 
-from jormungandr.episode import Choice, Episode, LabelValue, copied, new_run, plain
+from jormungandr.episode import (
+    Choice,
+    Episode,
+    LabelValue,
+    are_rewards,
+    copied,
+    new_run,
+    plain,
+)
 from jormungandr.errors import InvalidValue
 from jormungandr.protocol import Split, Transition
 from jormungandr_wrappers.batches import separated
@@ -199,9 +207,14 @@ class Episodes:
         final = {int(i): _final(infos, int(i)) for i in np.flatnonzero(over & same_step)}
         masks = self._read_masks(infos, over & terminal & (not same_step))
         next_masks = self._read_final_masks(infos, masks, over, terminal) if final else masks
-        rows = []
-        for i, choice in enumerate(choices):
-            if self._ended[i]:
+        rows, ended = [], self._ended.tolist()
+        # All at once, where they are what they mostly are; else each is looked at by itself.
+        checked = are_rewards(reward, len(ended)) and terminal.shape == cut.shape == reward.shape
+        values = (a.tolist() if checked else a for a in (reward, terminal, cut))
+        for i, (choice, number, terminates, truncates) in enumerate(
+            zip(choices, *values, strict=False)
+        ):
+            if ended[i]:
                 self._running[i] = self._next(i, infos)
                 continue
             episode = self._running[i]
@@ -209,16 +222,17 @@ class Episodes:
                 self._running[i] = self._next(i, infos)
             if episode is None:
                 continue
+            episode.check_open()
             rows.append(
-                episode.transition(
+                (episode.row if checked else episode.transition)(
                     self._observations[i],
                     choice,
-                    reward[i],
+                    number,
                     final.get(i, after[i]),
-                    terminal[i],
-                    cut[i],
+                    terminates,
+                    truncates,
                     self._labels[i],
-                    next_action_mask=next_masks[i],
+                    next_masks[i],
                 )
             )
         self._observations, self._labels, self._masks = after, self._read_labels(infos), masks

@@ -3,19 +3,67 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import gymnasium
 import numpy as np
+from numpy.typing import NDArray
 
 from jormungandr.episode import new_run
 from jormungandr.errors import InvalidValue
-from jormungandr.protocol import InferenceReply
-from jormungandr_wrappers.remote_actor import EpisodeResult, RemoteActor
+from jormungandr.protocol import InferenceReply, Receipt
+from jormungandr_wrappers.remote_actor import EpisodeResult, RemoteActor, RunResult
 
-__all__ = ["PairedActor"]
+__all__ = ["Pair", "PairedActor", "PairedResult"]
 
 ROLES = ("candidate", "champion")
+
+
+@dataclass(frozen=True)
+class Pair:
+    """What two episodes from the same seed came to.
+
+    Args:
+        name: their tag ``pair``.
+        candidate, champion: what each did. Of one version, no policy was tried, and it counts for
+            nothing.
+    """
+
+    name: str
+    candidate: EpisodeResult
+    champion: EpisodeResult
+
+    @property
+    def difference(self) -> float:
+        """Return of the candidate less that of the champion."""
+        return self.candidate.total_reward - self.champion.total_reward
+
+
+@dataclass(frozen=True)
+class PairedResult:
+    """What one call of `PairedActor.run` came to.
+
+    Args:
+        pairs: in the order in which they were played.
+        transitions: steps taken.
+        receipt: what became of all that the actor has sent, in this and earlier runs; when
+            ``endpoint.wait(result.receipt.lsn)`` returns, the learner has applied it.
+    """
+
+    pairs: tuple[Pair, ...]
+    transitions: int
+    receipt: Receipt
+
+    @property
+    def lsn(self) -> int:
+        """Position in the journal by which everything sent is durable."""
+        return self.receipt.lsn
+
+    @property
+    def differences(self) -> NDArray[np.float64]:
+        """Of each pair the candidate's undiscounted return less the champion's, (pairs,)."""
+        return np.array([pair.difference for pair in self.pairs], dtype=np.float64)
 
 
 class _Acting(Protocol):
@@ -96,9 +144,7 @@ class PairedActor:
         )
         self._rng = np.random.default_rng()
 
-    def run(
-        self, pairs: int, *, seed: int | None = None
-    ) -> list[tuple[EpisodeResult, EpisodeResult]]:
+    def run(self, pairs: int, *, seed: int | None = None) -> PairedResult:
         """Play so many pairs, with the best action always.
 
         Args:
@@ -106,7 +152,7 @@ class PairedActor:
             seed: of the seeds that the environment is reset with; None goes on with them.
 
         Returns:
-            Of each pair what the candidate and what the champion did.
+            The pairs, and the receipt of what was sent.
 
         Raises:
             InvalidValue: fewer than one pair.
@@ -117,17 +163,25 @@ class PairedActor:
             raise InvalidValue("pairs", ">= 1", pairs)
         if seed is not None:
             self._rng = np.random.default_rng(seed)
-        return [self._play(int(self._rng.integers(2**31))) for _ in range(pairs)]
+        found: list[Pair] = []
+        transitions = 0
+        for _ in range(pairs):
+            played = self._play(int(self._rng.integers(2**31)))
+            done = {role: result.episodes[0] for role, result in played.items()}
+            found.append(Pair(self._pair, done["candidate"], done["champion"]))
+            transitions += sum(result.transitions for result in played.values())
+        return PairedResult(tuple(found), transitions, list(played.values())[-1].receipt)
 
-    def _play(self, seed: int) -> tuple[EpisodeResult, EpisodeResult]:
+    def _play(self, seed: int) -> dict[str, RunResult]:
+        """Play one pair; return what each role did, in the order in which they played."""
         self._pairs += 1
         self._pair = f"{self._run}-{self._pairs}"
-        done: dict[str, EpisodeResult] = {}
+        played: dict[str, RunResult] = {}
         # Each goes first every other time: what changes with time is not on one side.
         for role in ROLES if self._pairs % 2 else ROLES[::-1]:
             self._role.policy = role
-            done[role] = self._actor.run(episodes=1, seed=seed).episodes[0]
-        return done["candidate"], done["champion"]
+            played[role] = self._actor.run(episodes=1, seed=seed)
+        return played
 
 
 def _takes_policy(endpoint: Any) -> bool:

@@ -26,6 +26,7 @@ from jormungandr_wrappers.parallel_environment import (
     check_parallel,
 )
 from jormungandr_wrappers.parallel_episodes import ParallelEpisodes
+from jormungandr_wrappers.rules import TagRule
 
 
 class _NoParallelEnv:
@@ -75,6 +76,8 @@ class ParallelRecorder(_ParallelEnv, Generic[Agent]):
             step, so that a learner in this process is never behind; over a network 256 saves round
             trips.
         run: first part of the episode ids; None draws 64 random bits.
+        tags: of every episode, such as ``{"map": "dust"}``; or what returns those of each: it is
+            called with the first info of its agent and its number n.
 
     Raises:
         InvalidInput: (one of its classes) an argument of the wrong kind, or an agent that cannot be
@@ -104,6 +107,7 @@ class ParallelRecorder(_ParallelEnv, Generic[Agent]):
         mask_in: Literal["info", "observation"] = "info",
         batch_size: int = 1,
         run: str | None = None,
+        tags: TagRule | None = None,
     ) -> None:
         check_parallel(parallel_env)
         (self.split,) = check_split(split)
@@ -112,7 +116,12 @@ class ParallelRecorder(_ParallelEnv, Generic[Agent]):
         self._outboxes: Outboxes[Agent] = Outboxes(endpoints, batch_size)
         self._masks: AgentMasks[Agent] = AgentMasks(mask_key, mask_in)
         self._episodes: ParallelEpisodes[Agent] = ParallelEpisodes(
-            actor_id=actor_id, split=self.split, label_key=label_key, masks=self._masks, run=run
+            actor_id=actor_id,
+            split=self.split,
+            label_key=label_key,
+            masks=self._masks,
+            run=run,
+            tags=tags,
         )
         for agent in getattr(parallel_env, "possible_agents", ()):  # not all can name them
             self._admit(agent)

@@ -16,6 +16,7 @@ from jormungandr.errors import InvalidValue
 from jormungandr.protocol import LIMITS, Split, Transition
 from jormungandr_wrappers.masks import BROKEN_OFF, AgentMasks, Mask
 from jormungandr_wrappers.parallel_environment import Agent, ParallelStep
+from jormungandr_wrappers.rules import TagRule, check_rules, tags_of
 
 __all__ = ["ParallelEpisodes"]
 
@@ -43,6 +44,7 @@ class ParallelEpisodes(Generic[Agent]):
         masks: where the masks of the agents are; None is an environment without. An agent must be
             admitted there before it begins.
         run: first part of every episode id; None draws one.
+        tags: of the episodes, or what returns those of each, by its agent's first info and n.
     """
 
     def __init__(
@@ -53,7 +55,10 @@ class ParallelEpisodes(Generic[Agent]):
         label_key: str | None = None,
         masks: AgentMasks[Agent] | None = None,
         run: str | None = None,
+        tags: TagRule | None = None,
     ) -> None:
+        check_rules(tags)
+        self._tags = tags
         self.run = new_run() if run is None else run
         self._actor_id, self._split, self._label_key = actor_id, split, label_key
         self._masks: AgentMasks[Agent] = AgentMasks() if masks is None else masks
@@ -104,7 +109,7 @@ class ParallelEpisodes(Generic[Agent]):
         Raises:
             InvalidValue: one that ended since the reset is back, which would contradict its end,
                 or there is no observation of one, or its actor id is too long.
-            InvalidInput: (one of its classes) a mask is missing, or is none.
+            InvalidInput: (one of its classes) a mask is missing, or is none; or tags are none.
         """
         for agent in agents:
             if agent in self._ended:
@@ -117,6 +122,7 @@ class ParallelEpisodes(Generic[Agent]):
                 actor_id=self.actor_id(agent),
                 episode_id=f"{self.run}-0-{self._resets}",
                 split=self._split,
+                tags=tags_of(self._tags, infos.get(agent, {}), self._resets),
             )
             given = observations[agent]
             seen = copied(self._masks.seen(agent, given))

@@ -153,7 +153,8 @@ class RemoteActor:
         tags: TagRule | None = None,
     ) -> None:
         check_kind(env, gymnasium.Env, "env", "VectorRecorder takes a vector environment")
-        _, self._actions = check_spaces(env.observation_space, env.action_space)
+        self._action_space = env.action_space
+        _, self._actions = check_spaces(env.observation_space, self._action_space)
         check_rules(tags)
         self.split: Split | SplitRule = split if callable(split) else check_split(split)[0]
         #: Episodes that no split was for, so far.
@@ -274,7 +275,7 @@ class RemoteActor:
         reply = self.outbox.endpoint.act(
             as_batch(now.observation), deterministic=deterministic, epsilon=epsilon, **allowed
         )
-        check_actions(reply, self.env.action_space)
+        check_actions(reply, self._action_space)
         choice = Choice(reply.actions[0].index, reply.policy_version, reply.behavior_prob[0])
         self._running = None  # unless the environment gets through the step
         observation, reward, terminated, truncated, info = self.env.step(choice.action)

@@ -20,6 +20,7 @@ from jormungandr.errors import InvalidValue
 from jormungandr.protocol import Endpoint, Split
 from jormungandr_wrappers.checks import check_kind, check_label_key, check_spaces
 from jormungandr_wrappers.recording import Recording
+from jormungandr_wrappers.rules import TagRule
 
 __all__ = ["VecEnvRecorder"]
 
@@ -62,6 +63,8 @@ class VecEnvRecorder(Recording, VecEnvWrapper):
         batch_size: transitions to gather before they are sent. 1 sends after every step, so that a
             learner in this process is never behind; over a network 256 saves round trips.
         run: first part of the episode ids; None draws 64 random bits.
+        tags: of every episode, such as ``{"map": "dust"}``; or what returns those of each: it is
+            called with the info of its reset and its number n.
 
     Raises:
         InvalidInput: (one of its classes) an argument of the wrong kind, or an environment whose
@@ -91,6 +94,7 @@ class VecEnvRecorder(Recording, VecEnvWrapper):
         mask_key: str | None = None,
         batch_size: int = 1,
         run: str | None = None,
+        tags: TagRule | None = None,
     ) -> None:
         check_kind(
             venv,
@@ -121,7 +125,9 @@ class VecEnvRecorder(Recording, VecEnvWrapper):
             mask_key=mask_key,
             batch_size=batch_size,
             run=run,
+            tags=tags,
         )
+        self._whole = callable(tags)  # whether it is asked with all of an info
         self._taken: list[Choice] | None = None  # by `step_async`, for `step_wait`
         #: What the last `step` of the environment returned.
         self.last_step: VecEnvStepReturn | None = None
@@ -215,13 +221,15 @@ class VecEnvRecorder(Recording, VecEnvWrapper):
             final[i] = infos[i]["terminal_observation"]
         begun = self._reset_infos()
         now = [begun[i] if over[i] else infos[i] for i in range(self.num_envs)]
-        return {"final_obs": final, "final_info": self._told(infos), **self._told(now)}
+        return {**self._told(now), "final_obs": final, "final_info": self._told(infos)}
 
     def _told(self, infos: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Return labels and masks of B infos, as a Gymnasium vector environment gives them."""
+        """Return what is read of B infos, as a Gymnasium vector environment gives them."""
+        keys = {key for key in (self._label_key, self._mask_key) if key is not None}
+        if self._whole:
+            keys |= {key for info in infos for key in info}
         told: dict[str, Any] = {}
-        for key in (self._label_key, self._mask_key):
-            if key is not None:
-                told[key] = [info.get(key) for info in infos]
-                told[f"_{key}"] = [key in info for info in infos]
+        for key in keys:
+            told[key] = [info.get(key) for info in infos]
+            told[f"_{key}"] = [key in info for info in infos]
         return told
