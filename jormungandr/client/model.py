@@ -10,8 +10,9 @@ from urllib.parse import quote
 
 from jormungandr.bundle import MANIFESTS, from_zip
 from jormungandr.client.calls import Calls, decoded
-from jormungandr.errors import InvalidValue, WaitTimeout
+from jormungandr.errors import CheckpointError, InvalidValue, WaitTimeout
 from jormungandr.manifest import check_replaceable, write_folder
+from jormungandr.policy import PolicySnapshot
 from jormungandr.protocol import LabelReceipt, LabelsLike
 from jormungandr.spec import ModelSpec
 from jormungandr.wire import encode, encode_labels
@@ -111,6 +112,23 @@ class RemoteModel:
         given = body if version is None else {**body, "version": version}
         path = f"{self._path}/promotion"
         return decoded(self._calls.request("POST", path, encode(given)), dict[str, Any])
+
+    def snapshot(self, policy: str | None = None) -> PolicySnapshot:
+        """Return a policy that is handed out, whole; it needs a token with the scope `policy`.
+
+        Args:
+            policy: ``"latest"``, ``"champion"`` or ``"candidate"``; None is what the model serves.
+
+        Raises:
+            PolicyNotReady: there is none yet.
+            CheckpointError: what came is damaged.
+        """
+        role = "" if policy is None else f"?policy={quote(policy, safe='')}"
+        answer = self._calls.request("GET", f"{self._path}/policy{role}")
+        snapshot = PolicySnapshot.from_bytes(answer.body)
+        if snapshot.digest() != answer.headers.get("jormungandr-policy-digest"):
+            raise CheckpointError("policy", "the digest it was announced with", "another")
+        return snapshot
 
     def _object(self, path: str) -> dict[str, Any]:
         return decoded(self._calls.request("GET", path), dict[str, Any])

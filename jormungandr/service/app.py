@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from jormungandr.errors import (
     NotFound,
 )
 from jormungandr.ledger import Identity
+from jormungandr.nesting import scan_json
 from jormungandr.packed import unpack
 from jormungandr.protocol import LIMITS
 from jormungandr.service import descriptions as docs
@@ -32,6 +33,7 @@ from jormungandr.service.access.hosts import Hosts
 from jormungandr.service.access.keyring import Keyring
 from jormungandr.service.checkpoints import ask_for_checkpoint, stored_checkpoints
 from jormungandr.service.child.process import PARK_AFTER
+from jormungandr.service.direct import Direct
 from jormungandr.service.export import Exporter, ExportRoute
 from jormungandr.service.gateway import Gateway
 from jormungandr.service.http.authentication import OPEN_PATHS, Authenticated
@@ -51,6 +53,8 @@ from jormungandr.service.openapi import openapi_route
 from jormungandr.service.policy_route import PolicyRoute
 from jormungandr.service.promotion.routes import promotion_routes
 from jormungandr.service.retention import Keeping
+from jormungandr.spec import ModelSpec
+from jormungandr.typed_rows import typed_rows
 from jormungandr.version import __version__
 from jormungandr.wire import MSGPACK, decode_object, encode, fields
 
@@ -73,12 +77,14 @@ class Service:
         meters: that count what it does.
         drain: refuses what is new; returns when checkpoints are written.
         routes: every path, each behind its guard.
+        direct: answers the plainest requests faster than the application would; the same.
     """
 
     app: ASGIApp
     meters: Meters
     drain: Callable[[], Awaitable[None]]
     routes: Sequence[Route]
+    direct: Direct
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -136,8 +142,10 @@ def create_app(
     app.router.redirect_slashes = False
     table = [route for route in app.routes if isinstance(route, Route)]
     paths = {id(route.endpoint): route.path for route in table}
-    observed = Observed(Authenticated(app, token, hosts), meters, paths, quiet=OPEN_PATHS)
-    return Service(observed, meters, gateway.drain, table)
+    access = Authenticated(app, token, hosts)
+    observed = Observed(access, meters, paths, quiet=OPEN_PATHS)
+    direct = Direct(gateway, access, observed, meters)
+    return Service(observed, meters, gateway.drain, table, direct)
 
 
 def _observing(gateway: Gateway, meters: Meters, data_dir: Path) -> list[Route]:
@@ -213,9 +221,7 @@ def _routes(gateway: Gateway, exporter: Exporter) -> list[Route]:
             if request.kind == MSGPACK:
                 found = unpack(body, model.spec, model.generation)
             else:
-                given = fields(decode_object(body), {"transitions": list}, {})
-                _at_most(len(given["transitions"]), "transitions")
-                found = columns(given["transitions"], model.spec)
+                found = _row_columns(body, model.spec)
             request.grant.check_rows(found)
             return found
 
@@ -276,13 +282,34 @@ def _routes(gateway: Gateway, exporter: Exporter) -> list[Route]:
         _at("GET", one, show, "any", docs.SHOW, query=("applied_lsn", "wait")),
         _at("DELETE", one, delete, "operate", docs.DELETE),
         _at("GET", f"{one}/metrics", metrics, "observe", docs.METRICS),
-        _at("POST", f"{one}/experience/add", add, "ingest", docs.ADD, body=BULK, lane=rows),
+        _at(
+            "POST",
+            f"{one}/experience/add",
+            add,
+            "ingest",
+            docs.ADD,
+            body=BULK,
+            lane=rows,
+            scans=False,
+        ),
         _at("POST", f"{one}/labels/add", label, "label", docs.LABEL, body=SMALL, lane=rows),
         _at("POST", f"{one}/inference", inference, "act", docs.INFERENCE, body=SMALL, lane=asked),
         Route(f"{one}/export", ExportRoute(gateway.model, exporter), methods=["POST"]),
         Route(f"{one}/policy", PolicyRoute(gateway.model, lanes.waits), methods=["GET"]),
         *promotion_routes(gateway.model),
     ]
+
+
+def _row_columns(body: bytes, spec: ModelSpec) -> Columns:
+    """Return transitions in JSON as columns, or say what is wrong with them."""
+    typed = typed_rows(body, spec)
+    if typed is not None:
+        with suppress(JormungandrError):  # the general way says what is wrong
+            return columns(typed, spec)
+    scan_json(body)
+    given = fields(decode_object(body), {"transitions": list}, {})
+    _at_most(len(given["transitions"]), "transitions")
+    return columns(given["transitions"], spec)
 
 
 def _at(method: str, path: str, call: Call, needs: Needs, doc: Doc, **options: Any) -> Route:

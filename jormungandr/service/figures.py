@@ -8,6 +8,7 @@ from jormungandr.protocol import SPLITS
 
 if TYPE_CHECKING:
     from jormungandr.service.model import Model
+    from jormungandr.trial import Evidence
 
 __all__ = ["info", "metrics"]
 
@@ -72,15 +73,22 @@ def metrics(model: Model) -> dict[str, Any]:
 
 def _promotion(model: Model) -> dict[str, Any]:
     """Return who is champion and who is tried, in a few figures."""
-    gate, evidence = model.gate, model.gate.evidence()
+    gate, evidence = model.gate, model.gate.shown()
     standing = gate.standing
     return {
         "serve": gate.rule.serve,
         "champion": None if standing.champion is None else standing.champion.version,
         "candidate": None if standing.candidate is None else standing.candidate.version,
-        "pairs": 0 if evidence is None else evidence.pairs,
+        "pairs": _pairs(standing.candidate is not None, evidence),
         "decisions": standing.decided,
     }
+
+
+def _pairs(tried: bool, evidence: Evidence | None) -> int | None:
+    """Return the pairs of the trial that runs; None while they are counted again after a start."""
+    if evidence is None:
+        return None if tried else 0
+    return evidence.pairs
 
 
 def _warnings(model: Model) -> list[str]:

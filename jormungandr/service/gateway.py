@@ -109,6 +109,10 @@ class Gateway:
             self._directory.close()
         self.state = "stopped"
 
+    def find(self, model_id: str) -> Model | None:
+        """Return a model; None where there is none of that id."""
+        return self._models.get(model_id)
+
     def model(self, model_id: str) -> Model:
         """Return a model.
 

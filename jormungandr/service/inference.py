@@ -10,12 +10,15 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from jormungandr.columns import action_masks as checked_masks
 from jormungandr.encoding import count
-from jormungandr.errors import BodyTooLarge
+from jormungandr.errors import BodyTooLarge, JormungandrError
 from jormungandr.policy import PolicySnapshot, layer_shapes
 from jormungandr.protocol import InferenceReply
 from jormungandr.questions import Question
+from jormungandr.service.asker import Asker
 from jormungandr.service.observe.meters import Meters
+from jormungandr.spaces import Box
 from jormungandr.spec import ModelSpec
 
 __all__ = ["Inference"]
@@ -34,8 +37,11 @@ TURNS = 4
 #: Numbers of the distributions in one reply: writing them as JSON holds the event loop.
 REPLY_NUMBERS = 1 << 19
 
+#: Numbers up to here are finite in float32, however they are rounded.
+LARGEST = 3.4e38
+
 #: A question, who waits for its answer, and the policy it is to; None is the one at hand.
-_Asked: TypeAlias = tuple[Question, "asyncio.Future[InferenceReply]", PolicySnapshot | None]
+_Asked: TypeAlias = tuple[Question, Asker, PolicySnapshot | None]
 
 
 class Inference:
@@ -87,16 +93,57 @@ class Inference:
         """
         rows = count(observations, self._spec.observation)
         self._check_size(rows, bool(options["distribution"]))
-        if rows > self._small:
+        if not self.is_small(rows):
             return await asyncio.get_running_loop().run_in_executor(
                 self._pool, self._alone, observations, policy, options
             )
         question = Question.checked(self._spec, observations, **options)
         reply: asyncio.Future[InferenceReply] = asyncio.get_running_loop().create_future()
-        self._waiting.append((question, reply, policy))
+        self.ask(question, reply, policy)
+        return await reply
+
+    def question(
+        self,
+        observations: list[list[int | float]],
+        deterministic: bool,
+        epsilon: float,
+        action_masks: list[Any] | None,
+    ) -> Question | None:
+        """Return vectors as a question that `ask` takes; None where it is not as plain.
+
+        Where something is wrong, or there is too much of it, `act` says so.
+        """
+        o, rows = self._spec.observation, len(observations)
+        if not isinstance(o.described, Box) or len(o.shown_shape) != 1:
+            return None
+        if not rows or not self.is_small(rows) or not 0 <= epsilon <= 1:
+            return None
+        (width,) = o.shown_shape
+        for row in observations:
+            if len(row) != width or max(row) > LARGEST or min(row) < -LARGEST:
+                return None
+        try:
+            masks = checked_masks(action_masks, self._spec, rows)
+        except JormungandrError:
+            return None
+        x = np.array(observations, dtype=np.float32)
+        return Question(x, masks, float(epsilon), deterministic, False)
+
+    def is_small(self, rows: int) -> bool:
+        """Whether so many observations are answered on the event loop."""
+        return rows <= self._small
+
+    def ask(self, question: Question, asker: Asker, policy: PolicySnapshot | None = None) -> None:
+        """Answer a small question soon.
+
+        Args:
+            question: checked, with no more observations than `is_small`.
+            asker: who is told.
+            policy: that is asked for; None is the one at hand when it is answered.
+        """
+        self._waiting.append((question, asker, policy))
         if len(self._waiting) == 1:
             asyncio.get_running_loop().call_soon(self._gather, 1, 1)
-        return await reply
 
     def _check_size(self, rows: int, distribution: bool) -> None:
         numbers = rows * len(self._spec.action_set) * self._spec.c51.atoms

@@ -146,7 +146,7 @@ class Learning:
         elif message["type"] == "state":
             episodes = self._note(message)
             self._reported()
-            await self._gate.hear(episodes)
+            await self._gate.hear(episodes, int(message["info"]["applied_lsn"]))
         else:
             raise Garbage(f"a message of type {message['type'][:50]!r}")
 

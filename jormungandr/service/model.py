@@ -15,13 +15,22 @@ from typing import Any
 from jormungandr.actors import Actors
 from jormungandr.admission import Admission
 from jormungandr.columns import Columns
-from jormungandr.errors import Backlog, Draining, JormungandrError, ModelUnknown, PolicyNotReady
+from jormungandr.errors import (
+    Backlog,
+    Draining,
+    JormungandrError,
+    ModelUnknown,
+    PolicyNotReady,
+)
 from jormungandr.failpoints import reached
 from jormungandr.ledger import Draft, Identity
 from jormungandr.policy import PolicySnapshot, streams
 from jormungandr.protocol import InferenceReply, LabelReceipt, Receipt, Split
+from jormungandr.questions import Question
 from jormungandr.rows import Row
 from jormungandr.service import figures
+from jormungandr.service.addition import Addition
+from jormungandr.service.asker import Asker
 from jormungandr.service.child.places import Places
 from jormungandr.service.child.process import PARK_AFTER
 from jormungandr.service.datadir import LEARNED
@@ -32,13 +41,15 @@ from jormungandr.service.journal.writer import Journal
 from jormungandr.service.learning import Learning
 from jormungandr.service.load.lanes import Lanes
 from jormungandr.service.observe.meters import Meters
-from jormungandr.service.promotion.gate import Gate, Wanted
+from jormungandr.service.promotion.gate import Gate
+from jormungandr.service.promotion.handing import Wanted
 from jormungandr.service.promotion.standing import Standing
 from jormungandr.service.publication import Publication
 from jormungandr.service.retention import Keeping, Retention
 from jormungandr.tally import Arrival
 
 __all__ = ["Model"]
+
 
 #: Seconds an inference request waits for the first policy of a model.
 FIRST_POLICY = 20.0
@@ -142,21 +153,38 @@ class Model:
             Backlog: the learner is too far behind.
         """
         self.check_backlog()
-        came: list[Arrival | None] = []
+        if self.commits.refusal is not None:
+            raise self.commits.refusal.with_traceback(None)
+        receipt: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
+        self.put(columns, receipt)
+        return await receipt
 
-        def admit(draft: Draft) -> tuple[Receipt, Sequence[Row]]:
-            answer = self._admission.transitions(
-                columns, draft, served=self.gate.handed_version, published=self.published_version
-            )
-            came.append(draft.arrival)
-            return answer
+    def put(self, columns: Columns, asker: Asker) -> None:
+        """Do what `add` does, for somebody who is told; while `is_open`."""
+        addition = Addition(self, columns, asker)
+        self.commits.put(addition.admit, addition, len(columns))
 
-        with self.actors.watching(columns):
-            receipt: Receipt = await self.commits.submit(admit, items=len(columns))
-        self.actors.note(came[-1])
+    def is_open(self) -> bool:
+        """Whether transitions are admitted as they come: no backlog, no queue, no end."""
+        behind = self.learning.behind
+        room = behind is None or behind <= self.spec.pacing.max_backlog
+        return room and self.commits.refusal is None and self.commits.is_open()
+
+    def admit(self, columns: Columns, draft: Draft) -> tuple[Receipt, Sequence[Row]]:
+        """Admit transitions into a draft of the ledger.
+
+        Raises:
+            Conflict: (one of its classes) naming an offending transition.
+        """
+        return self._admission.transitions(
+            columns, draft, served=self.gate.handed_version, published=self.published_version
+        )
+
+    def admitted(self, columns: Columns, receipt: Receipt, came: Arrival | None) -> None:
+        """Count transitions that are durable, and let the learner have them."""
+        self.actors.note(came)
         self._meters.received(self.model_id, columns, receipt)
         self.learning.process.start()
-        return receipt
 
     async def label(
         self, labels: Sequence[tuple[Identity, int]], split: Split | None = None
@@ -270,6 +298,27 @@ class Model:
             # The one at hand when it is answered, unless another one is asked for.
             policy=None if wanted is None else policy,
         )
+
+    def question(
+        self,
+        observations: list[list[int | float]],
+        deterministic: bool,
+        epsilon: float | None,
+        action_masks: list[Any] | None,
+    ) -> Question | None:
+        """Return vectors as a question to the policy at hand; None where it is not as plain.
+
+        Where there is no policy yet, something is wrong, or there is too much of it, `act` says so.
+        """
+        if self.gate.handed is None:
+            return None
+        if epsilon is None:
+            epsilon = self.spec.exploration.epsilon(self.journal.counters.train)
+        return self._inference.question(observations, deterministic, epsilon, action_masks)
+
+    def ask(self, question: Question, asker: Asker) -> None:
+        """Have a `question` answered soon, by the policy that is at hand then."""
+        self._inference.ask(question, asker)
 
     # -- what it is -----------------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ from jormungandr.service.http.hearing import while_heard
 from jormungandr.service.http.route import JsonRoute, Request, number
 from jormungandr.service.load.waits import Waits
 from jormungandr.service.model import Model
-from jormungandr.service.promotion.gate import ROLES
+from jormungandr.service.promotion.handing import ROLES
 
 __all__ = ["PolicyRoute"]
 

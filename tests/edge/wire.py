@@ -110,13 +110,15 @@ class Wire:
 
 
 @contextlib.asynccontextmanager
-async def wire(app: Any, limits: ConnectionLimits | None = None) -> AsyncIterator[Wire]:
+async def wire(
+    app: Any, limits: ConnectionLimits | None = None, direct: Any = None
+) -> AsyncIterator[Wire]:
     """Serve an ASGI application on a free port."""
     clock = Clock()
     watch = Watch(limits or ConnectionLimits(), clock=clock, pause=1e6)
     config = uvicorn.Config(
         app,
-        http=connections(watch),
+        http=connections(watch, direct),
         ws="none",
         lifespan="off",
         log_config=None,

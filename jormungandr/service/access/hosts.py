@@ -17,6 +17,9 @@ __all__ = ["Hosts", "is_loopback"]
 #: A name or address, an IPv6 one in brackets, and perhaps a port.
 HOST = re.compile(rb"(?:\[([0-9A-Fa-f:.]{2,45})\]|([A-Za-z0-9._-]{1,255}))(?::[0-9]{1,5})?")
 
+#: Headers remembered.
+REMEMBERED = 64
+
 
 class Hosts:
     """The names under which a service answers.
@@ -37,6 +40,8 @@ class Hosts:
         self._names = {_plain(name) for name in names}
         if not self._every:
             self._names.add(_plain(bound))
+        #: Headers that were found to be fine: they are always the same few.
+        self._fine: set[bytes] = set()
 
     def check(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
         """Refuse a request that means another host.
@@ -48,6 +53,8 @@ class Hosts:
         given = [value for name, value in headers if name == b"host"]
         if len(given) != 1:
             raise Malformed("Host", "one name", "none" if not given else "several")
+        if given[0] in self._fine:
+            return
         match = HOST.fullmatch(given[0])
         if match is None:
             raise Malformed("Host", "a name or an address, and a port", given[0].decode("latin-1"))
@@ -59,6 +66,8 @@ class Hosts:
         if not (name in self._names or is_loopback(name) or (self._every and address is not None)):
             remedy = "name those it has to `jormungandr serve` with --allowed-host"
             raise Forbidden("Host", "a name of this service", text, remedy)
+        if len(self._fine) < REMEMBERED:
+            self._fine.add(given[0])
 
 
 def is_loopback(host: str) -> bool:

@@ -41,7 +41,8 @@ class Watched(Generic[T]):
     """
 
     def __init__(self, *paths: Path, read: Callable[[], T]) -> None:
-        self._paths, self._read = paths, read
+        # As text: it is looked up at every request.
+        self._paths, self._read = tuple(map(str, paths)), read
         self._seen: Signature | None = None
         self._complaint = ""
         self._value = self._look()
@@ -49,7 +50,7 @@ class Watched(Generic[T]):
     def get(self) -> T:
         """Return what the files say, or what they said when they could last be read."""
         if self._signature() != self._seen:
-            names = ", ".join(map(str, self._paths))
+            names = ", ".join(self._paths)
             try:
                 self._value = self._look()
             except (JormungandrError, OSError) as error:
@@ -71,10 +72,10 @@ class Watched(Generic[T]):
         return self._read()
 
     def _signature(self) -> Signature:
-        return tuple(_signature(path) for path in self._paths)
+        return tuple([_signature(path) for path in self._paths])
 
 
-def _signature(path: Path) -> tuple[int, ...] | None:
+def _signature(path: str) -> tuple[int, ...] | None:
     try:
         found = os.stat(path)
     except OSError:

@@ -37,7 +37,7 @@ class Authenticated:
         """Let a request through with its grant, or answer 400, 401 or 403."""
         if scope["type"] == "http":
             try:
-                scope["grant"] = self._grant(scope)
+                scope["grant"] = self.grant(scope)
             except (Malformed, Unauthenticated, Forbidden) as error:
                 await answer(send, error.status, {"error": error.to_dict()}, error)
                 return
@@ -59,14 +59,20 @@ class Authenticated:
                 endless = not any(name == b"content-length" for name, _ in headers)
             elif endless and message.get("more_body"):
                 try:
-                    self._grant(scope)
+                    self.grant(scope)
                 except Unauthenticated:
                     ended, message = True, {"type": "http.response.body", "body": b""}
             await send(message)
 
         return sending
 
-    def _grant(self, scope: Scope) -> Grant:
+    def grant(self, scope: Scope) -> Grant:
+        """Return what a request may do.
+
+        Raises:
+            Malformed, Forbidden: it means another host.
+            Unauthenticated: nobody is known by what it bears.
+        """
         # The very string that is routed by, which nothing has been put in front of.
         if scope["path"] in OPEN_PATHS and not scope.get("root_path"):
             return NOBODY

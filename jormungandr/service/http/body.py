@@ -22,11 +22,17 @@ LOOP_BYTES = 1 << 16
 
 
 async def read_body(
-    scope: Scope, receive: Receive, accepts: Mapping[str, int]
+    scope: Scope, receive: Receive, accepts: Mapping[str, int], scans: bool = True
 ) -> tuple[str, bytes]:
     """Return a request's media type and its body; both empty where the route takes none.
 
     Everything that its headers tell is checked before a byte of it is read.
+
+    Args:
+        scope: of the request.
+        receive: likewise.
+        accepts: media types, and the bytes that a body of each may have.
+        scans: whether JSON is looked through here; otherwise whoever decodes it does that.
 
     Raises:
         UnsupportedMediaType: of another kind, or compressed.
@@ -57,6 +63,8 @@ async def read_body(
         raise BodyTooLarge("body", f"at most {limit} bytes", int(declared), "send fewer rows")
     body = await _read(receive, limit)
     scan = scan_json if kind == JSON else scan_msgpack
+    if kind == JSON and not scans:
+        return kind, body
     if len(body) < LOOP_BYTES:
         scan(body)
     else:

@@ -12,6 +12,7 @@ from enum import Enum
 from typing import Any, cast
 
 import httptools
+from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
 from jormungandr.errors import (
@@ -22,6 +23,7 @@ from jormungandr.errors import (
     Unavailable,
 )
 from jormungandr.service.http.counted import Counted, address_of
+from jormungandr.service.http.exchange import SHORT, Direct, Exchange
 from jormungandr.service.http.strict import StrictHttp
 from jormungandr.service.http.watch import Watch
 from jormungandr.wire import encode
@@ -44,10 +46,11 @@ class Connection(StrictHttp):
 
     Args:
         watch: counts it, and calls `look`.
+        direct: answers what it can at once; the rest goes to the application.
         options: uvicorn's own.
     """
 
-    def __init__(self, watch: Watch, **options: Any) -> None:
+    def __init__(self, watch: Watch, direct: Direct | None = None, **options: Any) -> None:
         super().__init__(watch.limits.head_bytes, watch.limits.headers, **options)
         self._watch, self._limits = watch, watch.limits
         self._phase, self._since = _Phase.HEAD, watch.clock()
@@ -55,6 +58,10 @@ class Connection(StrictHttp):
         self._drained: tuple[float, int] | None = None  # when, and how much was on its way by then
         self._real: asyncio.Transport | None = None
         self._active: RequestResponseCycle | None = None  # the newest that an application answers
+        self._direct = direct
+        # What is to be answered once what came with its head is parsed, and the application.
+        self._ready: tuple[RequestResponseCycle, Any] | None = None
+        self._defaults: tuple[Any, bytes] = (None, b"")  # headers of every answer, and their bytes
 
     # -- the connection ---------------------------------------------------------------------------
 
@@ -72,6 +79,7 @@ class Connection(StrictHttp):
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget it."""
         self._watch.release(self)
+        self._ready = None
         if self._active is not None:  # uvicorn tells the newest request alone
             self._active.disconnected = True
             self._active.message_event.set()
@@ -109,17 +117,20 @@ class Connection(StrictHttp):
             self._end()
         if self._phase is _Phase.DEAF:
             return
-        self._unset_keepalive_if_required()  # `look` knows how long a connection was idle
         if self._phase is _Phase.WAIT:  # also an empty line begins a request
             self._begin()
             self._raw = len(data)
         try:
-            self.parser.feed_data(data)
+            try:
+                self.parser.feed_data(data)
+            finally:
+                self._go()
             self._check_size()
         except httptools.HttpParserUpgrade:
             # What follows is no HTTP; the request itself is answered.
             self.cycle.keep_alive = False
             self._deaf()
+            self._go()  # for no rest of it is read
         except httptools.HttpParserError as error:
             refusal = self.refusal or Malformed("request", "HTTP/1.1", type(error).__name__)
             self._refuse("malformed", refusal)
@@ -156,14 +167,62 @@ class Connection(StrictHttp):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._active = cycle
+        if self._direct is None:
+            super()._start_asgi_task(cycle, app)
+        else:  # when what came with it is parsed: its body, mostly
+            self._ready = cycle, app
+
+    def _go(self) -> None:
+        """Answer what is ready, or have the application do it."""
+        if self._ready is None or (self._ready[0].more_body and self._is_short()):
+            return
+        (cycle, app), self._ready = self._ready, None
+        assert self._direct is not None
+        whole = not cycle.more_body and not self.flow.write_paused
+        if not (whole and self._direct(Exchange(self, cycle, app))):
+            self.route(cycle, app)
+
+    def _is_short(self) -> bool:
+        """Whether the rest of a body is worth waiting for: many clients send it after the head."""
+        assert self._direct is not None
+        if self.expect_100_continue or self._phase is not _Phase.BODY:
+            return False
+        if not self._direct.expects(cast("Scope", self.scope)):
+            return False
+        declared = dict(self.headers).get(b"content-length", b"")
+        return declared.isdigit() and len(declared) < 5 and int(declared) <= SHORT
+
+    def route(self, cycle: RequestResponseCycle, app: Any) -> None:
+        """Have the application answer, in a task of its own."""
         super()._start_asgi_task(cycle, app)
+
+    def reply(self, cycle: RequestResponseCycle, status: int, head: bytes, body: bytes) -> None:
+        """Send an answer whole, as its cycle would in two parts; `head` are lines of headers."""
+        if cycle.disconnected:
+            return
+        given = self.server_state.default_headers
+        if self._defaults[0] is not given:  # there is another date in them
+            self._defaults = given, b"".join(b"%b: %b\r\n" % header for header in given)
+        close = b"" if cycle.keep_alive else b"connection: close\r\n"
+        cycle.response_started = cycle.response_complete = True
+        head = b"".join((STATUS_LINE[status], self._defaults[1], head, close, b"\r\n", body))
+        self.transport.write(head)
+        cycle.message_event.set()
+        if not cycle.keep_alive:
+            self.transport.close()
+        cycle.on_response()
 
     def _answered(self) -> bool:
         return self._active is None or self._active.response_complete
 
     def on_response_complete(self) -> None:
-        """Go on with what came meanwhile."""
-        super().on_response_complete()
+        """Go on with what came meanwhile; `look` knows how long a connection is idle."""
+        self.server_state.total_requests += 1
+        if not self.transport.is_closing():
+            self.flow.resume_reading()
+            if self.pipeline:
+                self._start_asgi_task(*self.pipeline.pop())
+                self._go()
         if cast(Counted, self.transport).closed:
             return  # the rest is read away
         if self._phase is _Phase.DEAF:
@@ -224,7 +283,7 @@ class Connection(StrictHttp):
 
     def _refuse(self, reason: str, error: JormungandrError) -> None:
         self._watch.refused[reason] += 1
-        active = self._active
+        active, self._ready = self._active, None
         if self._phase is _Phase.REST:  # it has its answer
             self._end()
             return
@@ -264,10 +323,10 @@ def _send_at_once(transport: asyncio.Transport) -> None:
         own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
-def connections(watch: Watch) -> Any:
+def connections(watch: Watch, direct: Direct | None = None) -> Any:
     """Return what uvicorn makes connections with: the `http` of its configuration."""
 
     def make(**options: Any) -> Connection:
-        return Connection(watch, **options)
+        return Connection(watch, direct, **options)
 
     return make

@@ -63,7 +63,7 @@ class Grant:
 
     def allows_model(self, model_id: str) -> bool:
         """Whether it is for this model."""
-        return any(fnmatchcase(model_id, pattern) for pattern in self.models)
+        return "*" in self.models or any(fnmatchcase(model_id, p) for p in self.models)
 
     def check_rows(self, columns: Columns) -> None:
         """Refuse transitions of other actors, or of another split.

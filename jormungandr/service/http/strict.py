@@ -41,14 +41,19 @@ class StrictHttp(HttpToolsProtocol):
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header."""
+        """Take a header; what uvicorn does with it is here too, for it comes so often."""
         if not self._in_head:
             raise self.stop("request", "a body without trailers", name[:60])
+        name = name.lower()
+        if name == b"expect" and value.lower() == b"100-continue":
+            self.expect_100_continue = True
+        headers = self.headers
+        headers.append((name, value))
         self._head += len(name) + len(value) + 4
-        super().on_header(name, value)
-        if len(self.headers) > self._most_headers:
+        if len(headers) > self._most_headers:
             raise self.stop("request", f"at most {self._most_headers} headers", "more")
-        self.check_head(self._head)
+        if self._head > self._head_bytes:
+            self.check_head(self._head)
 
     def check_head(self, size: int) -> None:
         """Refuse a head of so many bytes.

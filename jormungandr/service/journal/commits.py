@@ -19,6 +19,7 @@ from jormungandr.errors import JormungandrError, StorageFull, Unavailable
 from jormungandr.failpoints import reached
 from jormungandr.ledger import Draft
 from jormungandr.rows import Row
+from jormungandr.service.asker import Asker
 from jormungandr.service.journal.database import Control
 from jormungandr.service.journal.writer import Journal
 from jormungandr.service.observe.meters import Meters
@@ -33,7 +34,7 @@ GROUP = 256
 GROUP_ITEMS = 8_192
 #: Requests and transitions that wait for a group before no more are decoded: here they wait in the
 #: order in which they came, and before, in turns between those who send.
-WAITING, WAITING_ITEMS = 32, GROUP_ITEMS
+WAITING, WAITING_ITEMS = GROUP, GROUP_ITEMS
 #: Transitions admitted before the event loop is let go for whoever else waits, some two
 #: milliseconds; and how many of them a request stands for besides its own.
 TURN, REQUEST = 256, 32
@@ -59,12 +60,12 @@ async def _nothing() -> None:
     pass
 
 
-@dataclass
+@dataclass(slots=True)
 class _Job:
     """One thing to admit, and who waits for its answer."""
 
     admit: Admit
-    answer: asyncio.Future[Any]
+    answer: Asker
     items: int
     control: Control | None = None
 
@@ -126,9 +127,15 @@ class Commits:
             # One error for many: with the traces of all it would grow.
             raise self.refusal.with_traceback(None)
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.put(admit, answer, items, control)
+        return await answer
+
+    def put(
+        self, admit: Admit, answer: Asker, items: int = 1, control: Control | None = None
+    ) -> None:
+        """Do what `submit` does, for somebody who is told; while there is no `refusal`."""
         self._queue.put_nowait(_Job(admit, answer, items, control))
         self._items += items
-        return await answer
 
     async def record(self, control: Control) -> bool:
         """Record a decision, on a full disk when there is room; return whether it is recorded.
@@ -178,9 +185,10 @@ class Commits:
             jobs = [await self._next()]
             items = jobs[0].items
             while len(jobs) < GROUP and items < GROUP_ITEMS and not self._queue.empty():
-                jobs.append(self._queue.get_nowait())
-                items += jobs[-1].items
-                await asyncio.sleep(0)
+                while len(jobs) < GROUP and items < GROUP_ITEMS and not self._queue.empty():
+                    jobs.append(self._queue.get_nowait())
+                    items += jobs[-1].items
+                await asyncio.sleep(0)  # whoever comes meanwhile goes with them
             self._items -= items
             self._relieved()
             try:
@@ -258,7 +266,7 @@ class Commits:
                 await asyncio.sleep(0)
 
 
-def _fail(jobs: list[_Job], error: BaseException) -> None:
+def _fail(jobs: list[_Job], error: Exception) -> None:
     for job in jobs:
         if not job.answer.done():
             job.answer.set_exception(error)

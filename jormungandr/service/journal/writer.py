@@ -64,6 +64,8 @@ __all__ = ["Journal"]
 POSITIONS = 1 << 22
 #: Ledger blocks and episodes held in memory.
 CACHE = 20_000
+_META = "INSERT OR REPLACE INTO meta VALUES (?, ?, ?)"
+_json = msgspec.json.Encoder().encode
 #: Rows dropped at most in one transaction.
 DROPPED = 1_024
 
@@ -132,8 +134,7 @@ class Journal:
             self._controls = count
 
     def _write_meta(self, name: str, value: Any) -> None:
-        row = (name, msgspec.json.encode(value))
-        self._writer.execute("INSERT OR REPLACE INTO meta VALUES (?, ?, ?)", (*row, checksum(*row)))
+        self._writer.execute(_META, _checked(name, _json(value)))
 
     # -- the ledger's store ---------------------------------------------------------------------
 
@@ -323,8 +324,8 @@ class Journal:
                     "INSERT OR REPLACE INTO pending_label VALUES (?, ?, ?, ?, ?, ?, ?)",
                     _checked(*identity, *waiting, draft.counters.lsn * POSITIONS + position),
                 )
-        for actor, tally in draft.roll.tallies.items():
-            self._write_meta(name_of(actor), tally._asdict())
+        tallies = ((name_of(actor), _json(t._asdict())) for actor, t in draft.roll.tallies.items())
+        self._writer.executemany(_META, (_checked(*row) for row in tallies))
         self._write_meta("counters", asdict(draft.counters))
 
     @contextlib.contextmanager

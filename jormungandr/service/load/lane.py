@@ -74,6 +74,10 @@ class _Held(dict[Held, None]):
     bytes = 0
 
 
+#: Of a model or a bearer that holds nothing.
+_NOBODY = _Held()
+
+
 class Lane:
     """Counts what is on its way, and refuses what goes beyond its bounds.
 
@@ -141,14 +145,37 @@ class Lane:
         Raises:
             Overloaded: there is no room for it.
         """
-        held = Held(self, bearer, model_id, receive)
-        self._make_room(held, 0, 1)
-        for group in self._groups(held):
-            group[held] = None
+        held = self.take(bearer, model_id, receive)
         try:
             yield held
         finally:
-            self._leave(held)
+            self.leave(held)
+
+    def take(self, bearer: str, model_id: str, receive: Receive, size: int = 0) -> Held:
+        """Take a request in, until `leave`.
+
+        Args:
+            bearer: name of its token.
+            model_id: of the model it is for.
+            receive: where its body comes from.
+            size: bytes of it that are here already.
+
+        Raises:
+            Overloaded: there is no room for it.
+        """
+        held = Held(self, bearer, model_id, receive)
+        self._make_room(held, size, 1)
+        held.bytes = size
+        for group in self._groups(held):
+            group[held] = None
+            group.bytes += size
+        return held
+
+    def has_room(self, bearer: str, model_id: str, size: int) -> bool:
+        """Whether a request of so many bytes would be taken in at once, and nobody sent away."""
+        model = self._models.get(model_id)
+        fits = self._fits(self._all, model or _NOBODY, size, 1)
+        return fits and self.rates.allows(bearer) and not self._crowded(bearer)
 
     def grow(self, held: Held, size: int) -> None:
         """Count more bytes of a request.
@@ -166,7 +193,8 @@ class Lane:
     def _groups(self, held: Held) -> tuple[_Held, _Held, _Held]:
         return self._all, self._models[held.model_id], self._bearers[held.bearer]
 
-    def _leave(self, held: Held) -> None:
+    def leave(self, held: Held) -> None:
+        """Let a request go; one that was sent away has gone already."""
         if held not in self._all:
             return
         for group in self._groups(held):
@@ -178,29 +206,34 @@ class Lane:
 
     def _make_room(self, held: Held, size: int, requests: int) -> None:
         """Send others away until there is room, as far as that is fair."""
-        b = self.bounds
         while True:
-            model = self._models.get(held.model_id, _Held())
-            full = (
-                len(self._all) + requests > b.service_requests
-                or self._all.bytes + size > b.service_bytes
-            )
-            crowded = len(model) + requests > b.model_requests or model.bytes + size > b.model_bytes
-            if not full and not crowded:
+            model = self._models.get(held.model_id, _NOBODY)
+            if self._fits(self._all, model, size, requests):
                 return
+            b = self.bounds
+            crowded = len(model) + requests > b.model_requests or model.bytes + size > b.model_bytes
             if not self._send_away(held, model if crowded else self._all):
                 raise self._refusal()
 
+    def _fits(self, everybody: _Held, model: _Held, size: int, requests: int) -> bool:
+        b = self.bounds
+        return (
+            len(everybody) + requests <= b.service_requests
+            and everybody.bytes + size <= b.service_bytes
+            and len(model) + requests <= b.model_requests
+            and model.bytes + size <= b.model_bytes
+        )
+
     def _send_away(self, held: Held, among: _Held) -> bool:
         """Send the newest waiting request of whoever holds most away; return whether one went."""
-        mine = self._bearers.get(held.bearer, _Held())
+        mine = self._bearers.get(held.bearer, _NOBODY)
         heaviest = max(self._bearers.values(), key=lambda h: (h.bytes, len(h)), default=mine)
         if (heaviest.bytes, len(heaviest)) <= (mine.bytes + held.bytes, len(mine) + 1):
             return False
         for other in reversed(heaviest):
             if other in among and other.waiting is not None and not other.waiting.done():
                 other.waiting.set_exception(self._refusal())
-                self._leave(other)
+                self.leave(other)
                 return True
         return False
 

@@ -94,6 +94,20 @@ class Rates:
                 raise self._refusal(expected, requests.seconds(1.0))
             requests.take(1)
 
+    def allows(self, bearer: str) -> bool:
+        """Whether a token's next request would be let through."""
+        limit = self._limit
+        if limit.rows is None and limit.requests is None:
+            return True
+        now = self._clock()
+        if limit.rows is not None:
+            rows = self._bucket(self._rows, bearer, limit.rows, now)
+            if rows.left(now) <= 0:
+                return False
+        if limit.requests is None:
+            return True
+        return self._bucket(self._requests, bearer, limit.requests, now).left(now) >= 1
+
     def rows(self, bearer: str, count: int) -> None:
         """Count the rows of a request that was let through."""
         if self._limit.rows is not None:

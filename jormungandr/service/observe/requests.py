@@ -61,7 +61,7 @@ class Observed:
             await self._app(scope, receive, send)
             return
         began = perf_counter()
-        name = _given(scope) or f"{self._start}{next(self._made) & 0xFFFFFFFF:08x}"
+        name = self.named(_given(scope))
         scope["request_id"] = name
         status, size = UNANSWERED, 0
 
@@ -86,12 +86,23 @@ class Observed:
             log.info("an answer of %d bytes was left behind: its client does not read", size)
         finally:
             self._meters.in_flight.add(-1)
-            self._note(scope, status, size, perf_counter() - began)
+            route = self._routes.get(id(scope.get("endpoint")), UNROUTED)
+            self.note(scope, route, status, size, perf_counter() - began)
             REQUEST_ID.reset(token)
 
-    def _note(self, scope: Scope, status: str, size: int, seconds: float) -> None:
+    def named(self, given: bytes | None) -> str:
+        """Return the id of a request: the one that its client gave, if that can be taken as it is.
+
+        Args:
+            given: its only ``X-Request-Id``, if there is one.
+        """
+        if given is not None and SANE.fullmatch(given) is not None:
+            return given.decode("ascii")
+        return f"{self._start}{next(self._made) & 0xFFFFFFFF:08x}"
+
+    def note(self, scope: Scope, route: str, status: str, size: int, seconds: float) -> None:
+        """Count a request that has its answer, and log it."""
         method = scope["method"] if scope["method"] in METHODS else "other"
-        route = self._routes.get(id(scope.get("endpoint")), UNROUTED)
         self._meters.requests.observe(seconds, method, route, status)
         self._meters.response_bytes.add(size, route)
         level = logging.DEBUG if route in self._quiet else logging.INFO
@@ -110,9 +121,7 @@ class Observed:
             )
 
 
-def _given(scope: Scope) -> str | None:
-    """Return the id that the client gave, if it is one and can be taken as it is."""
-    found = [value for name, value in scope["headers"] if name == b"x-request-id"]
-    if len(found) != 1 or SANE.fullmatch(found[0]) is None:
-        return None
-    return bytes(found[0]).decode("ascii")
+def _given(scope: Scope) -> bytes | None:
+    """Return the id that the client gave, if it gave one."""
+    found = [bytes(value) for name, value in scope["headers"] if name == b"x-request-id"]
+    return found[0] if len(found) == 1 else None

@@ -35,7 +35,7 @@ class Standing(msgspec.Struct):
     champion: Annotated[int, msgspec.Meta(ge=0)] | None
     candidate: Annotated[int, msgspec.Meta(ge=0)] | None
     pinned: bool
-    evidence: Evidence | None
+    evidence: Evidence | None  # with a candidate, None while it is counted again after a start
     decisions: dict[str, Annotated[int, msgspec.Meta(ge=0)]]
     history: list[dict[str, Any]]
 
@@ -82,7 +82,7 @@ def promotion_routes(find: Callable[[str], Model]) -> list[Route]:
 
 
 def _standing(model: Model) -> Standing:
-    gate, evidence = model.gate, model.gate.evidence()
+    gate, evidence = model.gate, model.gate.shown()
     standing = gate.standing
     return Standing(
         serve=gate.rule.serve,
