@@ -5,7 +5,10 @@ Session-scoped functions rather than objects, so that a property may call them f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import tests.threads  # noqa: F401 - before NumPy is imported
+
+# isort: split
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -17,6 +20,7 @@ from hypothesis import settings
 
 from jormungandr.learner import Learner
 from jormungandr.spec import ModelSpec
+from tests.forked import Forks
 
 settings.register_profile("deterministic", derandomize=True, deadline=None, database=None)
 settings.load_profile("deterministic")
@@ -40,6 +44,14 @@ SMALL: dict[str, Any] = {
     "exploration": {"start": 1.0, "end": 0.1, "transitions": 20},
     "divergence": {"patience": 2, "copy_every": 4},
 }
+
+
+@pytest.fixture(scope="session")
+def forks() -> Iterator[Forks]:
+    """What runs programs in processes of their own, without their imports each time."""
+    started = Forks()
+    yield started
+    started.close()
 
 
 @pytest.fixture(scope="session")

@@ -1,13 +1,12 @@
 """The documents say what is true: code runs, links lead somewhere, lists are whole."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from jormungandr.errors import BY_CODE
+from tests.forked import Forks
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -24,15 +23,9 @@ def snippets() -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("code", [s[1] for s in snippets()], ids=[s[0] for s in snippets()])
-def test_snippet_runs(code: str, tmp_path: Path) -> None:
+def test_snippet_runs(code: str, tmp_path: Path, forks: Forks) -> None:
     """A Python block runs as it stands, and prints what a comment after a print says."""
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = forks.run(code, tmp_path)
 
     assert done.returncode == 0, done.stderr
     promised = re.findall(r"^print\(.*\n# (.*)$", code, re.MULTILINE)

@@ -1,9 +1,6 @@
 """The examples run from a checkout, quickly, without a warning, and learn something."""
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,18 +8,17 @@ import pytest
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
-def output(name, *arguments):
-    """Run an example as a user would, warnings being errors, and return what it printed."""
-    # One thread: of two that wait for each other on a busy machine, each wastes the other's time.
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    environment.pop("JORMUNGANDR_URL", None)
-    command = [sys.executable, "-W", "error", str(EXAMPLES / name), *arguments]
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, check=False, timeout=300
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
-    return done.stdout
+@pytest.fixture
+def output(forks):
+    """``output(name, *arguments)``: run an example as a user would, and return what it printed."""
+
+    def run(name, *arguments):
+        done = forks.script(EXAMPLES / name, *arguments)
+        assert done.returncode == 0, done.stderr
+        assert done.stderr == ""
+        return done.stdout
+
+    return run
 
 
 @pytest.mark.parametrize(("name", "limit"), [("in_process.py", 60), ("own_loop.py", 40)])
@@ -31,7 +27,7 @@ def test_examples_stay_short(name, limit):
     assert len((EXAMPLES / name).read_text(encoding="utf-8").splitlines()) <= limit
 
 
-def test_in_process_beats_the_reference():
+def test_in_process_beats_the_reference(output):
     """The preset makes its 344 updates, and the learned policy is better on unseen paths."""
     printed = output("in_process.py", "--seed", "0")
     assert "training transitions 1344, updates 344\n" in printed
@@ -40,14 +36,14 @@ def test_in_process_beats_the_reference():
     assert float(low[1]) > 0
 
 
-def test_own_loop_learns_to_heat():
+def test_own_loop_learns_to_heat(output):
     """Held-out days end far better than at random, which comes to -12 a day."""
     days = [float(x) for x in re.findall(r"25 more days: (\S+) a day", output("own_loop.py"))]
     assert len(days) == 3
     assert days[2] > -8.0
 
 
-def test_compare_sb3_prints_its_table():
+def test_compare_sb3_prints_its_table(output):
     """Every contestant gets a row, the two yardsticks theirs."""
     pytest.importorskip("stable_baselines3")
     printed = output(

@@ -1,31 +1,26 @@
 """examples/parallel_market.py runs as it is shown, in this process and beside a service."""
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
+
+import pytest
 
 from tests.service.serving import Server
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "parallel_market.py"
 
 
-def output(*arguments, **variables):
-    """Run the example as a user would, warnings being errors, and return the lines it printed."""
-    given = {"OMP_NUM_THREADS": "1", **variables}
-    ours = {name: text for name, text in os.environ.items() if not name.startswith("JORMUNGANDR_")}
-    done = subprocess.run(
-        [sys.executable, "-W", "error", str(EXAMPLE), *arguments],
-        env={**ours, **given},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
-    return done.stdout.splitlines()
+@pytest.fixture
+def output(forks):
+    """``output(*arguments, **variables)``: run the example as a user would; its lines."""
+
+    def run(*arguments, **variables):
+        done = forks.script(EXAMPLE, *arguments, **variables)
+        assert done.returncode == 0, done.stderr
+        assert done.stderr == ""
+        return done.stdout.splitlines()
+
+    return run
 
 
 def test_it_stays_short():
@@ -33,7 +28,7 @@ def test_it_stays_short():
     assert len(EXAMPLE.read_text(encoding="utf-8").splitlines()) <= 60
 
 
-def test_three_traders_teach_one_model_in_process():
+def test_three_traders_teach_one_model_in_process(output):
     """One update per step of the market, and the shared policy is better on unseen paths."""
     printed = output()
     assert printed[0] == "4032 transitions of 3 traders, 1010 updates"
@@ -43,7 +38,7 @@ def test_three_traders_teach_one_model_in_process():
     assert re.fullmatch(r"gap closed -?\d+% \[-?\d+%, -?\d+%\] \(95 %\)", printed[2])
 
 
-def test_three_traders_teach_one_model_of_a_service(tmp_path):
+def test_three_traders_teach_one_model_of_a_service(tmp_path, output):
     """With JORMUNGANDR_URL the loop feeds a service, and a second run goes on with its model."""
     with Server(tmp_path) as server, server.connect("market") as client:
         access = {"JORMUNGANDR_URL": server.url, "JORMUNGANDR_TOKEN": server.token}

@@ -13,8 +13,6 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from gymnasium.error import Error as GymnasiumError
-
 from jormungandr.errors import JormungandrError
 from jormungandr.version import __version__
 
@@ -58,9 +56,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(given)
     try:
         status = _module(chosen.command).run(chosen)
-    except (JormungandrError, GymnasiumError) as error:
-        print(f"jormungandr {chosen.command}: {error}", file=sys.stderr)
-        return 1
     except ModuleNotFoundError as error:
         extra = _EXTRAS.get(str(error.name).partition(".")[0])
         if extra is None:  # the package of an environment
@@ -74,11 +69,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 141
     except KeyboardInterrupt:
         return 130
+    except Exception as error:
+        if not isinstance(error, (JormungandrError, *_gymnasium_errors())):
+            raise
+        print(f"jormungandr {chosen.command}: {error}", file=sys.stderr)
+        return 1
     return int(status)
 
 
 def _module(command: str) -> Any:
     return importlib.import_module(f"jormungandr.cli.{command.replace('-', '_')}")
+
+
+def _gymnasium_errors() -> tuple[type[Exception], ...]:
+    """Return Gymnasium's own errors, where it was imported: nobody else raises them."""
+    module = sys.modules.get("gymnasium.error")
+    return () if module is None else (module.Error,)
 
 
 #: Which extra brings a package that a command may miss.

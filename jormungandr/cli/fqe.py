@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from jormungandr.cli.opening import check_writable, open_policy
+from jormungandr.cli.opening import check_writable, open_policy, served_policy
 from jormungandr.errors import DataDirError, InvalidValue, MissingField
 from jormungandr.held_steps import HeldOutSteps
 from jormungandr.off_policy import OffPolicyReport, check_fits, evaluate_off_policy
@@ -60,8 +60,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--policy",
         metavar="A",
-        help="a checkpoint, a policy's file, a bundle or a model's folder (default: the champion of"
-        " a model that serves one, else DATA's newest)",
+        help="a checkpoint, a policy's file, a bundle, a model's folder, or what a service hands"
+        " out: http://HOST:PORT/v1/models/ID (default: the champion of a model that serves one,"
+        " else DATA's newest)",
     )
     parser.add_argument("--gamma", type=float, help="discount (default: the policy's own)")
     parser.add_argument(
@@ -107,6 +108,11 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _open(given: str) -> PolicySnapshot:
+    """Return a policy of this machine, or the one that a service hands out."""
+    return served_policy(given, "--policy") if "://" in given else open_policy(given)
+
+
 def _checkpoint(path: Path, model: str | None, policy: str | None, episodes: int) -> _Data:
     """Read the held-out transitions that a checkpoint keeps."""
     from jormungandr.learner.core import Core
@@ -118,7 +124,7 @@ def _checkpoint(path: Path, model: str | None, policy: str | None, episodes: int
         str(path),
         core.spec,
         HeldOutSteps.of_arrays(core.validation.in_order()).newest(episodes),
-        core.snapshot() if policy is None else open_policy(policy),
+        core.snapshot() if policy is None else _open(policy),
         "the checkpoint's" if policy is None else policy,
     )
 
@@ -134,7 +140,7 @@ def _journal(path: Path, model: str | None, policy: str | None, episodes: int) -
         raise MissingField("MODEL", f"one of {ids[:40]}", "none")
     with StoredModel(find_model(path, model)) as stored:
         which, place = _default(stored) if policy is None else (policy, policy)
-        chosen = open_policy(place)
+        chosen = _open(place)
         check_fits(chosen.spec, stored.spec)  # before anything is read for it
         held, name = _newest(stored, episodes)
         return _Data(name, stored.spec, held, chosen, which)

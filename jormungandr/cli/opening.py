@@ -16,6 +16,7 @@ from gymnasium import spaces
 from numpy.typing import ArrayLike
 
 from jormungandr.bundle import EXPORT_FILE
+from jormungandr.cli import contenders
 from jormungandr.cli.contenders import (
     Contender,
     RandomContender,
@@ -23,6 +24,7 @@ from jormungandr.cli.contenders import (
     RemoteContender,
     SnapshotContender,
 )
+from jormungandr.client import RemoteLearner
 from jormungandr.errors import CheckpointError, InvalidValue
 from jormungandr.policy import PolicySnapshot
 from jormungandr.spaces import Box, Space
@@ -36,6 +38,7 @@ __all__ = [
     "open_contender",
     "open_policy",
     "served_model",
+    "served_policy",
 ]
 
 Env = gymnasium.Env[Any, Any]
@@ -101,6 +104,21 @@ def open_policy(path: str, features: Sequence[str] | None = None) -> PolicySnaps
     except CheckpointError as error:
         where = error.where if path in error.where else f"{path}: {error.where}"
         raise CheckpointError(where, error.expected, error.got, error.remedy) from None
+
+
+def served_policy(given: str, where: str) -> PolicySnapshot:
+    """Return the policy that a model of a service hands out now.
+
+    Args:
+        given: the URL of the model; the token is in the environment, as for `RemoteLearner`.
+        where: the argument that names it.
+
+    Raises:
+        JormungandrError: there is no such service, model, or policy yet, or it is not given out.
+    """
+    url, model_id = served_model(given, where)
+    with RemoteLearner(url, model_id, patience=contenders.PATIENCE) as model:
+        return model.snapshot()
 
 
 def check_writable(path: Path, where: str, expected: str) -> None:

@@ -50,10 +50,9 @@ def _lines(found: dict[str, Any]) -> list[str]:
         return ["serves the latest policy; nothing is promoted"]
     champion = "none yet" if found["champion"] is None else f"policy {found['champion']}"
     lines = [f"champion   {champion}{', pinned' if found['pinned'] else ''}"]
-    evidence = found["evidence"]
-    if evidence is not None:
+    if found["candidate"] is not None:
         lines.append(f"candidate  policy {found['candidate']}")
-        lines.append(f"evidence   {_evidence(evidence)}")
+        lines.append(f"evidence   {_evidence(found['evidence'])}")
     for decision in found["history"][-10:]:
         by = f" by the {decision['by']}" if "by" in decision else ""
         reason = f": {decision['reason']}" if decision.get("reason") else ""
@@ -61,8 +60,10 @@ def _lines(found: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _evidence(evidence: dict[str, Any]) -> str:
+def _evidence(evidence: dict[str, Any] | None) -> str:
     """Return the state of a trial that runs in one line."""
+    if evidence is None:
+        return "not yet counted since the service was started; its learner reads the rows again"
     wanted = evidence["min_episodes"]
     counts = (
         f"{evidence['pairs']} of {wanted} pairs; without pairs {evidence['candidate']} of the"

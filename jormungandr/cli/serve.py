@@ -92,7 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
     watch = Watch(limits)
     config = uvicorn.Config(
         service,
-        http=connections(watch),
+        http=connections(watch, service.direct),
         host=arguments.host,
         port=arguments.port,
         log_config=None,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import gymnasium
 from jormungandr.cli.contenders import SnapshotContender
 from jormungandr.cli.evaluate import evaluate
 from jormungandr.cli.opening import name_of
-from jormungandr.cli.train_plan import EVALUATIONS, Plan, plans_of
+from jormungandr.cli.train_plan import EVALUATIONS, STEPS, Plan, plans_of
 from jormungandr.errors import InvalidValue
 from jormungandr.spec import MODEL_ID, preset_names
 
@@ -29,8 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--steps",
         type=int,
-        default=20_000,
-        help="decisions, of action_repeat environment steps each (default: %(default)s)",
+        help="decisions, of action_repeat environment steps each (default: "
+        f"{STEPS}, or with --resume as many as before); to go on past the end, more",
     )
     seeds = parser.add_mutually_exclusive_group()
     seeds.add_argument(
@@ -72,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--eval-every",
         type=int,
         metavar="N",
-        help=f"steps between evaluations (default: --steps / {EVALUATIONS})",
+        help=f"steps between evaluations (default: --steps / {EVALUATIONS}; resumed, as before)",
     )
     parser.add_argument(
         "--eval-episodes",
@@ -96,7 +97,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Train, keep what is asked for, evaluate; return 0."""
+    """Train, keep what is asked for, evaluate; return 0, or 130 after Ctrl-C."""
     _check(arguments)
     if arguments.service is None:
         import jormungandr.learner  # noqa: F401 - says what is missing before anything is done
@@ -104,26 +105,31 @@ def run(arguments: argparse.Namespace) -> int:
     # Here, and not at the top: what they need of the wrappers and processes, --help does not.
     from jormungandr.cli.train_jobs import train_all
     from jormungandr.cli.train_loop import tell, train
+    from jormungandr.cli.train_stopped import stopped
     from jormungandr.cli.train_table import judged, print_outcomes
 
     with contextlib.closing(gymnasium.make(arguments.env)) as env:
         plans = plans_of(arguments, env, parse_settings(arguments.set))
         name = name_of(env)
         what = f"seed {plans[0].seed}" if arguments.seeds is None else f"{len(plans)} seeds"
-        print(f"{arguments.env}: {arguments.steps:,} steps, {what}")
+        print(f"{arguments.env}: {plans[0].steps:,} steps, {what}")
         if arguments.preset is None and name in preset_names():
             print(f"hint: --preset {name} is made for it, and --preset auto finds it")
-        if arguments.seeds is None:
-            (plan,) = plans
-            trained = train(plan, tell)
-            _say_where(plan)
-            contender = SnapshotContender("the trained policy", trained.policy)
-            results, _ = evaluate({"A": (contender, env)}, episodes=plan.eval_episodes)
-            returns = results["A"].played.returns
-            outcomes = [judged(trained, plan.seed, plan.env_id, plan.eval_episodes, returns)]
-        else:
-            outcomes = train_all(plans, min(arguments.jobs, len(plans)), tell)
-    title = f"{name}, {arguments.steps:,} steps, {plans[0].eval_episodes} episodes of each policy"
+        try:
+            if arguments.seeds is None:
+                (plan,) = plans
+                trained = train(plan, tell)
+                _say_where(plan)
+                contender = SnapshotContender("the trained policy", trained.policy)
+                results, _ = evaluate({"A": (contender, env)}, episodes=plan.eval_episodes)
+                returns = results["A"].played.returns
+                outcomes = [judged(trained, plan.seed, plan.env_id, plan.eval_episodes, returns)]
+            else:
+                outcomes = train_all(plans, min(arguments.jobs, len(plans)), tell)
+        except KeyboardInterrupt:  # files are replaced whole, so nothing is half done
+            print(stopped(plans, arguments), file=sys.stderr)
+            return 130
+    title = f"{name}, {plans[0].steps:,} steps, {plans[0].eval_episodes} episodes of each policy"
     print_outcomes(title, outcomes)
     return 0
 

@@ -27,7 +27,7 @@ from jormungandr.errors import CheckpointError, InvalidValue
 from jormungandr.policy import POLICY_FILE, PolicySnapshot
 from jormungandr.spec import ModelSpec
 
-__all__ = ["TrainingFolder", "check_out", "keep_policy", "read_facts", "seed_folders"]
+__all__ = ["TrainingFolder", "check_out", "keep_policy", "kept_step", "read_facts", "seed_folders"]
 
 FORMAT = "jormungandr-training-1"
 #: The file that makes a folder one of a training, and who works in it.
@@ -81,8 +81,7 @@ class TrainingFolder:
                 shutil.rmtree(self.path / name, ignore_errors=True)
             for file in (self.evaluations, self._best_before):
                 file.unlink(missing_ok=True)
-            text = json.dumps({"format": FORMAT, **facts}, indent=1) + "\n"
-            replace_file(self.path / FACTS, text.encode())
+            replace_file(self.path / FACTS, _written({"format": FORMAT, **facts}))
 
     def check_same(self, facts: Mapping[str, Any]) -> bool:
         """Return whether something was trained here before; refuse it if it was something else.
@@ -101,6 +100,13 @@ class TrainingFolder:
             expected = f"the arguments that {self.path} was begun with"
             raise InvalidValue("--resume", expected, f"others: {', '.join(different)}")
         return True
+
+    def keep_steps(self, steps: int) -> None:
+        """Note how many steps the training now has in all, for whoever goes on without saying."""
+        found = read_facts(self.path)
+        if found is not None and found.get("steps") != steps:
+            with writable():
+                replace_file(self.path / FACTS, _written({**found, "steps": steps}))
 
     def has_latest(self) -> bool:
         """Whether there is a state to go on from; one may have stepped aside for its successor."""
@@ -143,6 +149,10 @@ class TrainingFolder:
     @property
     def _best_before(self) -> Path:
         return self.path / ".best.old"
+
+
+def _written(facts: Mapping[str, Any]) -> bytes:
+    return (json.dumps(facts, indent=1) + "\n").encode()
 
 
 def keep_policy(folder: Path, policy: PolicySnapshot) -> None:
@@ -200,6 +210,17 @@ def read_facts(out: Path) -> dict[str, Any] | None:
     if not isinstance(found, dict) or found.get("format") != FORMAT or "spec" not in found:
         raise CheckpointError(str(file), f"format {FORMAT}", "another")
     return found
+
+
+def kept_step(out: Path) -> int | None:
+    """Return after how many steps the state was kept that a training goes on from; None without."""
+    for folder in ("latest", ".latest.old"):
+        try:
+            state = json.loads((out / folder / "state.json").read_bytes())
+        except OSError:
+            continue
+        return int(state["pacing"]["transitions"])
+    return None
 
 
 def _alone(handle: int) -> bool:

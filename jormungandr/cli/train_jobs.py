@@ -5,8 +5,11 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import signal
+import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 
@@ -62,9 +65,24 @@ def _begun(number: int, plan: Plan) -> tuple[Connection, tuple[int, SpawnProcess
     spawning = multiprocessing.get_context("spawn")  # torch and threads do not survive a fork
     ours, theirs = spawning.Pipe(duplex=False)
     process = spawning.Process(target=_work, args=(theirs, plan), daemon=True)
-    process.start()
+    with _uninterrupted():
+        process.start()
     theirs.close()
     return ours, (number, process)
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Keep Ctrl-C from what is started meanwhile: the command has it, and ends the others."""
+    if sys.platform == "win32":
+        yield
+        return
+    resource_tracker.ensure_running()  # which a first start does, and lets signals through then
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _received(plan: Plan, connection: Connection, process: SpawnProcess) -> Outcome:
@@ -85,7 +103,7 @@ def _received(plan: Plan, connection: Connection, process: SpawnProcess) -> Outc
 def _work(connection: Connection, plan: Plan) -> None:
     """Train in a process that was made for it, and ends with the one that made it."""
     end_with_parent()
-    with contextlib.suppress(KeyboardInterrupt, BrokenPipeError):
+    with contextlib.suppress(BrokenPipeError):
         try:
             connection.send(_outcome(plan, tell))
         except (JormungandrError, GymnasiumError, ModuleNotFoundError) as error:

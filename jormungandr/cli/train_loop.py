@@ -18,6 +18,7 @@ from jormungandr.cli.train_folder import TrainingFolder
 from jormungandr.cli.train_log import Evaluated, EvaluationLog
 from jormungandr.cli.train_plan import EVALUATION_SEED, Plan, reset_seed
 from jormungandr.cli.train_stage import Stage, open_stage
+from jormungandr.errors import InvalidValue
 from jormungandr.numerics.statistics import paired_bootstrap
 from jormungandr.policy import PolicySnapshot
 from jormungandr_wrappers import RemoteActor, SpecifiedEnv
@@ -110,6 +111,12 @@ class _Course:
     def run(self) -> None:
         """Train up to the last step."""
         plan, unsaved = self._plan, False
+        if self._step > plan.steps:
+            done = f">= {self._step:,}, the steps that are done"
+            remedy = "jormungandr evaluate plays what came of them"
+            raise InvalidValue("--steps", done, f"{plan.steps:,}", remedy)
+        if self._folder is not None:
+            self._folder.keep_steps(plan.steps)
         if self._step:
             self._tell(f"{plan.name}  goes on from step {self._step:,}")
         self._since = time.perf_counter()

@@ -18,8 +18,18 @@ from jormungandr.errors import InvalidValue
 from jormungandr.presets import preset_fields
 from jormungandr.spec import ModelSpec, preset_names
 
-__all__ = ["EVALUATIONS", "EVALUATION_SEED", "Plan", "default_model", "plans_of", "reset_seed"]
+__all__ = [
+    "EVALUATIONS",
+    "EVALUATION_SEED",
+    "STEPS",
+    "Plan",
+    "default_model",
+    "plans_of",
+    "reset_seed",
+]
 
+#: Decisions of a training, unless it is said how many.
+STEPS = 20_000
 #: Evaluations during a training, unless it is said how often.
 EVALUATIONS = 10
 #: First seed of the evaluations during training, which choose the best policy. The table at the end
@@ -96,18 +106,17 @@ def plans_of(
     folders: Sequence[Path | None] = [out] * len(seeds)
     if many and out is not None:
         folders = seed_folders(out, arguments.seeds)
-    plans = []
-    for seed, folder in zip(seeds, folders, strict=True):
-        spec = _spec(arguments, env, {"seed": seed, **settings})
-        if arguments.label_key is not None and spec.auxiliary is None:
-            remedy = """--set 'auxiliary={"classes": ["A", "B"]}' makes one with two classes"""
-            raise InvalidValue("--label-key", "a model with an auxiliary head", "none", remedy)
-        every = arguments.eval_every
+    specs = [_spec(arguments, env, {"seed": seed, **settings}) for seed in seeds]
+    if arguments.label_key is not None and specs[0].auxiliary is None:
+        remedy = """--set 'auxiliary={"classes": ["A", "B"]}' makes one with two classes"""
+        raise InvalidValue("--label-key", "a model with an auxiliary head", "none", remedy)
+    for folder in folders:
         if folder is not None:
             check_out(folder, resume=arguments.resume, overwrite=arguments.overwrite)
-            begun = read_facts(folder) if arguments.resume else None
-            if begun is not None and every is None:  # also where --steps is more than it was
-                every = begun.get("eval_every")
+    begun = [read_facts(f) if f is not None and arguments.resume else None for f in folders]
+    steps, every = _course(arguments, [facts for facts in begun if facts is not None])
+    plans = []
+    for seed, spec, folder in zip(seeds, specs, folders, strict=True):
         model = default_model(name_of(env), seed)
         if arguments.model is not None:
             model = f"{arguments.model}-{seed}" if many else arguments.model
@@ -116,8 +125,8 @@ def plans_of(
                 env_id=arguments.env,
                 spec=spec,
                 seed=seed,
-                steps=arguments.steps,
-                eval_every=every or max(1, arguments.steps // EVALUATIONS),
+                steps=steps,
+                eval_every=every,
                 eval_episodes=arguments.eval_episodes,
                 label_key=arguments.label_key,
                 out=folder,
@@ -129,6 +138,21 @@ def plans_of(
             )
         )
     return plans
+
+
+def _course(arguments: argparse.Namespace, begun: Sequence[dict[str, Any]]) -> tuple[int, int]:
+    """Return how many steps to train, and how many there are between two evaluations.
+
+    What is resumed keeps its own where the arguments do not say: with more `--steps` the
+    evaluations come no further apart than they did, also those of seeds that have not begun.
+
+    Args:
+        arguments: of the command.
+        begun: facts of the trainings that are gone on with.
+    """
+    steps = arguments.steps or max([facts.get("steps") or 0 for facts in begun], default=0) or STEPS
+    every = arguments.eval_every or (begun[0]["eval_every"] if begun else None)
+    return steps, every or max(1, steps // EVALUATIONS)
 
 
 def _spec(

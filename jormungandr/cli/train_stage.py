@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from jormungandr.cli.train_folder import TrainingFolder, keep_policy
 from jormungandr.cli.train_plan import Plan
 from jormungandr.client import RemoteLearner
-from jormungandr.errors import CheckpointError, InvalidValue
+from jormungandr.errors import InvalidValue
 from jormungandr.policy import PolicySnapshot
 from jormungandr.protocol import Endpoint, Receipt, TransitionsLike
 
@@ -111,16 +111,8 @@ class Lockstep(RemoteLearner):
         return receipt
 
     def policy(self) -> PolicySnapshot:
-        """Return the newest policy that there is.
-
-        Raises:
-            CheckpointError: what came is damaged.
-        """
-        answer = self._calls.request("GET", f"{self._path}/policy?policy=latest")
-        policy = PolicySnapshot.from_bytes(answer.body)
-        if policy.digest() != answer.headers.get("jormungandr-policy-digest"):
-            raise CheckpointError("policy", "the digest it was announced with", "another")
-        return policy
+        """Return the newest policy that there is."""
+        return self.snapshot("latest")
 
 
 class Through:
@@ -197,5 +189,5 @@ def open_stage(plan: Plan, folder: TrainingFolder | None) -> Stage:
         else:
             stage = InProcess(Learner(plan.spec))
     if folder is not None and not resumed:
-        folder.begin(plan.facts())
+        folder.begin({**plan.facts(), "steps": plan.steps})
     return stage

@@ -29,6 +29,7 @@ from jormungandr.sb3.masks import checked_masks
 from jormungandr.sb3.moments import ObservationMoments, has_moments
 from jormungandr.sb3.networks import CategoricalNetwork
 from jormungandr.sb3.policies import ALIASES, C51Policy
+from jormungandr.sb3.policy_arguments import check_policy
 from jormungandr.sb3.replay import (
     PrioritizedDictReplayBuffer,
     PrioritizedReplayBuffer,
@@ -75,7 +76,8 @@ class C51(DQN):
         clip_observations: bound of a normalised element, in standard deviations.
 
     Raises:
-        InvalidValue: an argument outside its range, or two that exclude each other.
+        InvalidValue: an argument outside its range, or two that exclude each other; a policy, or
+            the .zip of an algorithm, that is none of ours.
     """
 
     policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = ALIASES
@@ -172,6 +174,8 @@ class C51(DQN):
     # -- setting up -----------------------------------------------------------------------------
 
     def _setup_model(self) -> None:
+        own = self._policy_arguments().keys() - {"optimizer_kwargs"}  # which a caller may give too
+        check_policy(self.policy_class, self.policy_kwargs, own)
         self._check()
         given = {
             name: getattr(self, name)

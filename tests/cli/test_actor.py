@@ -6,8 +6,10 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import gymnasium
 import pytest
 
+from jormungandr import ModelSpec
 from jormungandr.cli import main
 from jormungandr.errors import ModelUnknown
 from tests.service.serving import Server
@@ -32,7 +34,10 @@ def act(env_id: str, model: str, *more: str) -> list[str]:
 
 
 def test_frames_and_repeated_actions(capsys: Capture, server: Server) -> None:
-    """The model is created as it was set, and the actor's steps are its decisions."""
+    """The model is created as it was set, and the actor's steps are its decisions.
+
+    The same settings are as good as none afterwards; others are refused, and nothing is played.
+    """
     settings = ["--set", "observation.frame_stack=2", "--set", "action_repeat=4"]
     assert main(act("Coins-v0", "frames", *settings)) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -44,6 +49,13 @@ def test_frames_and_repeated_actions(capsys: Capture, server: Server) -> None:
     assert (info["spec"]["observation"]["frame_stack"], info["spec"]["action_repeat"]) == (2, 4)
     assert main(act("Coins-v0", "frames")) == 0  # of a model that exists nothing need be said
     assert json.loads(capsys.readouterr().out.splitlines()[0])["length"] == 2
+    assert main(act("Coins-v0", "frames", *settings)) == 0
+    capsys.readouterr()
+    assert main(act("Coins-v0", "frames", "--set", "action_repeat=3")) == 1
+    captured = capsys.readouterr()
+
+    assert "differences at action_repeat" in captured.err
+    assert captured.out == ""
 
 
 def test_masks(capsys: Capture, server: Server) -> None:
@@ -57,18 +69,6 @@ def test_masks(capsys: Capture, server: Server) -> None:
     assert "info['action_mask']: expected a mask of 3 actions" in capsys.readouterr().err
 
 
-def test_settings_of_a_model_that_exists(capsys: Capture, server: Server) -> None:
-    """The same are as good as none; others are refused, and nothing is played."""
-    assert main(act("Coins-v0", "made", "--set", "action_repeat=2")) == 0
-    assert main(act("Coins-v0", "made", "--set", "action_repeat=2")) == 0
-    capsys.readouterr()
-    assert main(act("Coins-v0", "made", "--set", "action_repeat=3")) == 1
-    captured = capsys.readouterr()
-
-    assert "differences at action_repeat" in captured.err
-    assert captured.out == ""
-
-
 def test_labels_need_a_model_that_has_them(capsys: Capture, server: Server) -> None:
     """Nothing is played, and no model is made, where every label would be refused."""
     assert main(act("OUSpread-v0", "labels", "--label-key", "drift_label")) == 1
@@ -79,13 +79,17 @@ def test_labels_need_a_model_that_has_them(capsys: Capture, server: Server) -> N
     classes = """auxiliary={"classes": ["DOWN", "NONE", "UP"]}"""
     labels = ["--label-key", "drift_label", "--set", classes]
     assert main(act("OUSpread-v0", "labels", *labels)) == 0
-    assert main(act("Coins-v0", "unlabelled")) == 0
+    with server.connect("unlabelled") as endpoint:
+        endpoint.create(ModelSpec.for_env(gymnasium.make("Coins-v0")))
     assert main(act("Coins-v0", "unlabelled", "--label-key", "x")) == 1
     assert "--label-key: expected a model with an auxiliary head" in capsys.readouterr().err
 
 
 def test_many_environments(capsys: Capture, server: Server, tmp_path: Path) -> None:
-    """Several are played at once, wherever actions are chosen; every step of them is stored."""
+    """Several are played at once, wherever actions are chosen; every step of them is stored.
+
+    A fallback acts where a local policy is too old; that is recorded as not the policy's.
+    """
     for placement in ("remote", "local"):
         more = ["--num-envs", "3", "--placement", placement, "--spool", str(tmp_path / placement)]
         assert main(act("OUSpread-v0", "many", "--seed", "3", *more, "--actor-id", placement)) == 0
@@ -93,6 +97,12 @@ def test_many_environments(capsys: Capture, server: Server, tmp_path: Path) -> N
         assert [(line["env"], line["length"]) for line in lines] == [(0, 48), (1, 48)]
     with server.connect("many") as endpoint:
         assert endpoint.info()["accepted"] == {"train": 2 * 3 * 48, "validation": 0}
+    guard = ["--placement", "local", "--max-policy-age", "1e-9", "--fallback", "1"]
+    assert main(act("OUSpread-v0", "many", *guard)) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert {line["first_version"] for line in lines} == {-1}
+    with server.connect("many") as endpoint:
+        assert endpoint.info()["unversioned"] == 96
 
 
 def test_returns_are_those_of_the_episodes(capsys: Capture, server: Server) -> None:
@@ -106,16 +116,6 @@ def test_returns_are_those_of_the_episodes(capsys: Capture, server: Server) -> N
 
     assert (together["env"], together["length"]) == (0, alone["length"])
     assert together["return"] == pytest.approx(alone["return"])
-
-
-def test_guard(capsys: Capture, server: Server) -> None:
-    """A fallback acts where the policy is too old; what it does is recorded as not the policy's."""
-    guard = ["--placement", "local", "--max-policy-age", "1e-9", "--fallback", "1"]
-    assert main(act("OUSpread-v0", "guarded", *guard)) == 0
-    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert {line["first_version"] for line in lines} == {-1}
-    with server.connect("guarded") as endpoint:
-        assert endpoint.info()["unversioned"] == 96
 
 
 @pytest.mark.parametrize(

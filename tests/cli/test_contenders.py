@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -262,7 +263,7 @@ def test_a_served_policy(
         monkeypatch.setenv("JORMUNGANDR_TOKEN_FILE", str(tmp_path / "operator-token"))
         with server.connect("coins") as endpoint:
             endpoint.create(SPEC)
-            version = endpoint.wait(endpoint.add(experience(4, 8)).lsn)["policy_version"]
+            version = endpoint.wait(endpoint.add(experience(8, 8)).lsn)["policy_version"]
         served = open_contender(f"{server.url}/v1/models/coins", env, "--policy")
         kept = open_contender(str(tmp_path / "models" / "coins.1"), env, "--policy")
         assert isinstance(served, RemoteContender)
@@ -286,6 +287,18 @@ def test_a_served_policy(
         with pytest.raises(InvalidValue, match="--policy: expected 4 features and 2 actions"):
             open_contender(f"{server.url}/coins", gymnasium.make("CartPole-v1"), "--policy")
         served.close()
+
+        found = []
+        for policy in (f"{server.url}/v1/models/coins", str(tmp_path / "models" / "coins.1")):
+            out = tmp_path / "figures.json"
+            stored = ["fqe", str(tmp_path), "coins", "--policy", policy, "--json", str(out)]
+            assert main(stored) == 0
+            found.append(json.loads(out.read_bytes()))
+            assert found[-1].pop("policy") == policy
+        assert found[0] == found[1]
+        assert found[0]["policy_version"] == version + 3
+        assert main(["fqe", str(tmp_path), "coins", "--policy", f"{server.url}/nothing"]) == 1
+        assert "expected a model that exists, got 'nothing'" in capsys.readouterr().err
 
         arguments = ["--policy", f"{server.url}/coins", "--episodes", "3"]
         against = ["--against", str(tmp_path / "models" / "coins.1")]

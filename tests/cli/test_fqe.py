@@ -12,12 +12,12 @@ import gymnasium
 import numpy as np
 import pytest
 
-from jormungandr import Learner, PolicySnapshot
+from jormungandr import Learner, ModelSpec, PolicySnapshot
 from jormungandr.cli import fqe as module
 from jormungandr.cli import main
 from jormungandr.errors import InvalidValue
 from jormungandr.held_steps import HeldOutSteps
-from jormungandr.off_policy import evaluate_off_policy
+from jormungandr.off_policy import check_fits, evaluate_off_policy
 from jormungandr.service.journal.database import SkipRow
 from jormungandr.service.journal.decisions import ChampionRow, RollbackRow
 from tests.cli.journals import Written, written
@@ -331,6 +331,14 @@ def test_bad_arguments_are_refused(
     assert message in capsys.readouterr().err
 
 
+def test_policies_that_see_images_are_refused_with_what_to_do_instead() -> None:
+    """The features that Q is fitted in are of vectors."""
+    shape = {"type": "box", "shape": [84, 84], "dtype": "uint8"}
+    spec = ModelSpec.from_dict({"observation": {"space": shape}, "actions": 3})
+    with pytest.raises(InvalidValue, match=r"images; play it with .* let it act in held-out ep"):
+        check_fits(spec, spec)
+
+
 def test_data_that_cannot_be_used_are_refused(
     tmp_path: Path, caller: Caller, caller_file: str, capsys: Capture
 ) -> None:
@@ -358,7 +366,7 @@ def test_data_that_cannot_be_used_are_refused(
     for fields, message in (
         ({"actions": [{"label": x, "value": x} for x in "abc"]}, "the actions of the steps"),
         ({"action_repeat": 2}, "the action_repeat of the steps, 1"),
-        ({"action_masks": True}, "a model without action masks"),
+        ({"action_masks": True}, "are not stored, got masks; play it with `jormungandr evaluate"),
     ):
         wrong = tmp_path / "wrong.safetensors"
         snapshot = caller(**fields)

@@ -77,6 +77,18 @@ def test_show(capsys: pytest.CaptureFixture[str]) -> None:
     assert Model.calls == [("http://x", "ou")]
 
 
+def test_show_after_a_start(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What has yet to be counted again is not shown as none."""
+    monkeypatch.setattr(Model, "standing", {**STANDING, "evidence": None})
+    assert main(["promotion", "show", "ou"]) == 0
+
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1] == "candidate  policy 40"
+    assert lines[2].startswith("evidence   not yet counted since the service was started")
+
+
 def test_without_promotions(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

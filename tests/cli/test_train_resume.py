@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import signal
@@ -19,6 +18,7 @@ from jormungandr import Learner, PolicySnapshot
 from jormungandr.cli import main
 from jormungandr.cli.train_folder import TrainingFolder, keep_policy
 from jormungandr.failpoints import VARIABLE
+from tests.forked import Forks
 from tests.service.serving import until
 
 Capture = pytest.CaptureFixture[str]
@@ -32,13 +32,10 @@ TRAIN = [
 ]
 
 
-def killed(out: Path, failpoint: str) -> None:
+def killed(forks: Forks, out: Path, failpoint: str) -> None:
     """Train in a process that a place ends with SIGKILL."""
-    environment = {**os.environ, VARIABLE: failpoint}
-    command = [sys.executable, "-m", "jormungandr", *TRAIN, "--out", str(out)]
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=120, check=False
-    )
+    code = f"from jormungandr.cli import main; main({[*TRAIN, '--out', str(out)]!r})"
+    done = forks.run(code, out.parent, **{VARIABLE: failpoint})
     assert done.returncode == -signal.SIGKILL, done.stderr
 
 
@@ -89,11 +86,16 @@ def test_what_is_kept(whole: dict[str, Any]) -> None:
     ],
 )
 def test_killed_at_a_place(
-    whole: dict[str, Any], tmp_path: Path, capsys: Capture, failpoint: str, step: int | None
+    whole: dict[str, Any],
+    tmp_path: Path,
+    capsys: Capture,
+    forks: Forks,
+    failpoint: str,
+    step: int | None,
 ) -> None:
     """Wherever it is killed, what is resumed has the same state in the end, to the bit."""
     out = tmp_path / "out"
-    killed(out, failpoint)
+    killed(forks, out, failpoint)
     resume(out)
 
     assert kept(out) == whole
@@ -118,10 +120,12 @@ def test_killed_at_any_time(whole: dict[str, Any], tmp_path: Path) -> None:
     assert kept(out) == whole
 
 
-def test_killed_between_two_names(whole: dict[str, Any], tmp_path: Path, capsys: Capture) -> None:
+def test_killed_between_two_names(
+    whole: dict[str, Any], tmp_path: Path, capsys: Capture, forks: Forks
+) -> None:
     """A state that had stepped aside for its successor is found, and half a line is forgotten."""
     out = tmp_path / "out"
-    killed(out, "checkpoint.renamed:4")
+    killed(forks, out, "checkpoint.renamed:4")
     shutil.rmtree(out / ".latest.old")
     (out / "latest").rename(out / ".latest.old")
     with (out / "evaluations.jsonl").open("ab") as file:
@@ -155,6 +159,36 @@ def test_more_steps(tmp_path: Path, capsys: Capture) -> None:
 
     assert Learner.load(out / "latest").info()["transitions"]["train"] == 360
     assert len((out / "evaluations.jsonl").read_text().splitlines()) == 6
+
+
+def test_fewer_steps_than_are_done(ended: Path, capsys: Capture) -> None:
+    """Refused with what is done, and nothing changes: a table would name steps it is not of."""
+    before = kept(ended)
+    assert main([*TRAIN, "--out", str(ended), "--resume", "--steps", "119"]) == 1
+
+    expected = "train: --steps: expected >= 120, the steps that are done, got 119"
+    assert expected in capsys.readouterr().err
+    assert kept(ended) == before
+
+
+def test_without_saying_how_many(tmp_path: Path, capsys: Capture) -> None:
+    """It goes on to as many steps as it was to have last, and evaluates as often as it did.
+
+    Also the seeds that had not begun: what their curves are made of must not be further apart.
+    """
+    out = tmp_path / "out"
+    train = ["train", "OUSpread-v0", "--eval-episodes", "2", "--out", str(out)]
+    train += TRAIN[TRAIN.index("--set") :]
+    assert main([*train, "--steps", "60", "--seeds", "1"]) == 0  # ten evaluations, six apart
+    assert main([*train, "--steps", "78", "--seeds", "2", "--resume"]) == 0
+    shutil.rmtree(out / "seed-1")
+    capsys.readouterr()
+    assert main([*train, "--seeds", "2", "--resume"]) == 0
+
+    assert "OUSpread-v0: 78 steps, 2 seeds" in capsys.readouterr().out
+    for seed in ("seed-0", "seed-1"):
+        found = [line["step"] for line in kept(out / seed)["evaluations"]]
+        assert found == list(range(6, 79, 6))
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
 """Killed at every place there is, and in its recovery too: nothing acknowledged is lost.
 
-Each case runs a real server to one place, where SIGKILL ends it or its learner, then twice more
-into its recovery, where it is ended again, and then lets the oracle finish and the checker look.
+Each case runs a real server to a place, where SIGKILL ends it or its learner, or to several places,
+one after the other, then twice more into its recovery, where it is ended again, and then lets the
+oracle finish and the checker look.
 """
 
 from __future__ import annotations
@@ -43,10 +44,11 @@ ELSEWHERE = {"NPY_DISABLE_CPU_FEATURES": " "}
 
 @dataclass(frozen=True)
 class Case:
-    """How a place is come to.
+    """How places are come to.
 
     Args:
         run: takes a stage to where the place is reached, with the number of times, if not once.
+        places: that it comes to, in this order; () is the one that the case is called after.
         times: the place is passed so often first.
         serve: further arguments of the server.
         width: numbers in an observation.
@@ -56,7 +58,8 @@ class Case:
         spec: further fields of the model's specification.
     """
 
-    run: Callable[[Stage, str], None]
+    run: Callable[..., None]
+    places: tuple[str, ...] = ()
     times: int = 1
     serve: tuple[str, ...] = ()
     width: int = 2
@@ -132,12 +135,18 @@ def in_gateway(stage: Stage, name: str) -> None:
     stage.ended()
 
 
-def in_learner(stage: Stage, name: str) -> None:
-    """In the learner process, and in the one after it."""
-    stage.servers.start(name)
+def in_learner(stage: Stage, first: str, *further: str) -> None:
+    """In the learner process, and in the one after it; then the same at the next place.
+
+    So the learners that come to a further place recover from being killed at the one before.
+    """
+    stage.servers.start(first)
     stage.create()
     stage.load()
     stage.learner_ended()
+    for name in further:
+        stage.servers.start(name)
+        stage.learner_ended()
 
 
 def in_creation(stage: Stage, name: str) -> None:
@@ -231,19 +240,24 @@ CASES = {
     "publish.row": Case(in_gateway, times=2),
     "publish.serving": Case(in_gateway, times=2),
     "promotion.row": Case(in_gateway, times=2, spec=PROMOTING),
-    "checkpoint.file": Case(in_learner, serve=SMALL_BUDGET),
-    "checkpoint.manifest": Case(in_learner, serve=SMALL_BUDGET),
-    "checkpoint.rename": Case(in_learner, serve=SMALL_BUDGET),
-    "checkpoint.renamed": Case(in_learner, serve=SMALL_BUDGET),
-    "checkpoint.drop": Case(in_learner, serve=SMALL_BUDGET),
+    "checkpoint": Case(
+        in_learner,
+        places=(
+            "checkpoint.file",
+            "checkpoint.manifest",
+            "checkpoint.rename",
+            "checkpoint.renamed",
+            "checkpoint.drop",
+        ),
+        serve=SMALL_BUDGET,
+        transitions=2 * ENOUGH,  # enough of them for a checkpoint at each
+    ),
     "retention.before": Case(in_gateway, serve=TIGHT, width=64, transitions=3_000),
     "retention.after": Case(in_gateway, serve=TIGHT, width=64, transitions=3_000),
     "recovery.wal": Case(in_recovery, learns=False),
     "recovery.checkpoint": Case(after_checkpoint, serve=SMALL_BUDGET),
     "recovery.lineage": Case(elsewhere),
-    "apply.begin": Case(in_learner),
-    "apply.row": Case(in_learner),
-    "apply.update": Case(in_learner),
+    "apply": Case(in_learner, places=("apply.begin", "apply.row", "apply.update")),
     "create.journal": Case(in_creation, learns=False),
     "create.renamed": Case(in_creation, learns=False),
     "create.done": Case(in_creation, learns=False),
@@ -257,7 +271,8 @@ FAST = ("commit.durable", "create.renamed", "recovery.wal")
 
 def test_every_place_has_a_case() -> None:
     """A new place without one would be a place that nobody dies at."""
-    assert CASES.keys() == set(NAMES)
+    places = [place for name, case in CASES.items() for place in case.places or (name,)]
+    assert sorted(places) == sorted(NAMES)
 
 
 @pytest.fixture
@@ -279,7 +294,8 @@ def stage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stage]:
 def test_killed_there(name: str, stage: Stage) -> None:
     """What was acknowledged is stored once, and the policies are those of an undisturbed run."""
     case = stage.case
-    case.run(stage, name if case.times == 1 else f"{name}:{case.times}")
+    places = case.places or (name,)
+    case.run(stage, *(at if case.times == 1 else f"{at}:{case.times}" for at in places))
     for _ in range(2):
         stage.servers.start_to_end("recovery.wal")
     server = stage.servers.start()

@@ -20,6 +20,7 @@ from stable_baselines3.common.envs import IdentityEnv, SimpleMultiObsEnv
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
+from stable_baselines3.dqn.policies import DQNPolicy
 
 from jormungandr import ModelSpec
 from jormungandr.errors import InvalidValue
@@ -469,6 +470,13 @@ def test_no_warning_about_n_steps(model: Build) -> None:
             "alpha: expected 0 or None with a replay_buffer_class that has no priorities",
         ),
         ({"policy_kwargs": {"atoms": 5}}, r"policy_kwargs: expected no argument of C51.*atoms"),
+        (
+            {"policy_kwargs": {"duelling": True}},
+            r"policy_kwargs: expected any of \['net_arch', .*'optimizer_kwargs', 'dueling',"
+            r" .*\], got 'duelling'; did you mean 'dueling'\?",
+        ),
+        ({"policy_kwargs": {"qqq": 1}}, r"'risk_level'\], got 'qqq'$"),
+        ({"policy": DQNPolicy}, r"policy: expected MlpPolicy, .* got stable_baselines3.*DQNPolicy"),
         ({"replay_buffer_kwargs": {"alpha": 0.1}}, r"replay_buffer_kwargs: .*give it to C51"),
         ({"optimize_memory_usage": True}, "optimize_memory_usage"),
     ],

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,18 +9,21 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from stable_baselines3 import DQN, PPO
+from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.vec_env import VecEnv
 
+from jormungandr.errors import InvalidValue
 from jormungandr.sb3 import C51, PrioritizedReplayBuffer
+from tests.forked import Forks
 
 Build = Callable[..., C51]
 Walks = Callable[..., VecEnv]
 
 PREDICT = """
-import sys
 import numpy as np
 from jormungandr.sb3 import C51, C51Policy
-folder = sys.argv[1]
+folder = "."
 x = np.load(f"{folder}/x.npy")
 model = C51.load(f"{folder}/model.zip", device="cpu")
 policy = C51Policy.load(f"{folder}/policy.pth", device="cpu")
@@ -36,13 +37,13 @@ def observations() -> NDArray[np.float32]:
     return (np.random.default_rng(0).normal(size=(300, 2)) * (30, 9) + (100, 2)).astype(np.float32)
 
 
-def test_a_fresh_process_predicts_alike(model: Build, tmp_path: Path) -> None:
+def test_a_fresh_process_predicts_alike(model: Build, tmp_path: Path, forks: Forks) -> None:
     """Model and policy, saved and loaded elsewhere, choose the same actions."""
     learned = model(n_steps=2, double=True).learn(80)
     learned.save(tmp_path / "model.zip")
     learned.policy.save(str(tmp_path / "policy.pth"))
     np.save(tmp_path / "x.npy", observations())
-    subprocess.run([sys.executable, "-W", "error", "-c", PREDICT, str(tmp_path)], check=True)
+    assert forks.run(PREDICT, tmp_path).returncode == 0
     expected = learned.predict(observations(), deterministic=True)[0].tolist()
 
     assert len(set(expected)) > 1
@@ -82,6 +83,17 @@ def test_loading_with_other_settings(model: Build, tmp_path: Path) -> None:
 
 
 KWARGS = {"net_arch": [8, 8]}
+
+
+@pytest.mark.parametrize("kind", [DQN, PPO])
+def test_a_file_of_another_algorithm_is_refused(
+    kind: type[BaseAlgorithm], walk: Walks, tmp_path: Path
+) -> None:
+    """By name, with what opens it; not by an argument that its policy does not know."""
+    kind("MlpPolicy", walk(1), device="cpu").save(tmp_path / "other")
+
+    with pytest.raises(InvalidValue, match=r"policy: expected MlpPolicy, .*DQN\.load"):
+        C51.load(tmp_path / "other", device="cpu")
 
 
 def test_exclude_and_include(model: Build, tmp_path: Path) -> None:
