@@ -6,7 +6,7 @@ BIN = $(VENV)/bin
 PARALLEL = -n auto --dist worksteal
 SHIPPED = jormungandr jormungandr_envs wrappers/jormungandr_wrappers
 
-.PHONY: demo test check soak setup lint clean
+.PHONY: demo test check soak speed setup lint clean
 
 setup: $(VENV)/.installed
 
@@ -40,6 +40,10 @@ soak: setup
 	BODIES=$(BODIES) $(BIN)/python -m pytest -q -s tests/edge/test_mutated_bodies.py
 	$(BIN)/python -m tests.faults.test_delete_race --deletions $(DELETIONS)
 	$(BIN)/python -m tests.faults.test_outage --seconds 60
+
+# Beside the peers, in an environment of their own: half an hour on an idle machine.
+speed: setup
+	$(BIN)/python -m benchmarks.speed
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

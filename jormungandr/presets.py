@@ -74,6 +74,24 @@ _PRESETS: dict[str, dict[str, Any]] = {
     "default": {"c51": {"support": "auto"}},
     "control": _CONTROL,
     "ou-note": _OU_NOTE,
+    # For 1,344 transitions: small steps from the start, and observations as they come. Scaled to
+    # alike, the change of z, which is mostly noise, weighs as much as z: with all else as here but
+    # batches of 64 and γ 0.98 that closed 0.65 of the gap, without it 0.79.
+    "ou-1344": {
+        "observation": {"normalize": False},
+        "c51": {
+            "support": [-4.0, 4.0],
+            "gamma": 0.9,
+            "lr": 1e-4,
+            "adam_eps": 1e-8,
+            "batch_size": 128,
+            "hidden": 64,
+            "target_interval": 60,
+        },
+        "replay": {"capacity": 100_000, "alpha": 0.0},
+        "pacing": {"learning_starts": 100, "updates_per_transition": 1.0},
+        "exploration": {"start": 1.0, "end": 0.1, "transitions": 1_344},
+    },
     # A point for each step, 500 at most.
     "CartPole-v1": _over(_CONTROL, c51={"support": [0.0, 100.0], "hidden": 64}),
     # Minus one for each step.
@@ -100,17 +118,19 @@ _PRESETS: dict[str, dict[str, Any]] = {
         exploration={"transitions": 20_000},
     ),
     # Half of the actions at random to the end, so that positions are changed often enough to learn
-    # what that costs; and a short view, since a position can be changed at any step.
+    # what that costs; and a short view, since a position can be changed at any step. Observations
+    # as they come, like above.
     "OUSpread-v0": _over(
         _CONTROL,
+        observation={"normalize": False},
         c51={
             "support": [-3.0, 3.0],
             "gamma": 0.85,
-            "lr": 3e-4,
+            "lr": 2e-4,
             # Over 50,000 transitions.
             "lr_schedule": {"kind": "linear", "updates": 12_375, "end": 0.1},
             "adam_eps": 1e-5,
-            "batch_size": 32,
+            "batch_size": 128,
             "target_interval": 1_000,
             "hidden": 32,
             "n_step": 1,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
@@ -23,6 +24,7 @@ from jormungandr.settings import (
     C51,
     FLOAT32_MAX,
     Action,
+    ActionChoice,
     Auxiliary,
     Divergence,
     Exploration,
@@ -73,7 +75,7 @@ LARGEST_STORE = 1 << 40
 MODEL_ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 
 
-class ModelSpec(Part, frozen=True):
+class ModelSpec(Part, frozen=True, dict=True):
     """The specification of one model.
 
     Args:
@@ -171,6 +173,14 @@ class ModelSpec(Part, frozen=True):
         assert not isinstance(self.actions, int)  # __post_init__ resolved it
         return self.actions
 
+    @cached_property
+    def action_choices(self) -> tuple[ActionChoice, ...]:
+        """The actions as choices of them."""
+        return tuple(
+            ActionChoice(index=i, label=a.label, value=a.value)
+            for i, a in enumerate(self.action_set)
+        )
+
     @classmethod
     def from_dict(cls, d: Mapping[str, Any]) -> ModelSpec:
         """Build a spec from its JSON form; ``preset`` names one that the other fields override."""
@@ -225,11 +235,12 @@ class ModelSpec(Part, frozen=True):
         if not isinstance(given, Mapping):
             raise InvalidType("observation", "an object", shown(given))
         own = preset_fields(overrides["preset"]) if "preset" in overrides else {}
-        if "observation" not in own:
+        shows = bool(_WHAT & own.get("observation", {}).keys())  # not only how that is treated
+        if not shows:
             given = {**fields["observation"], **given}
         taken = {} if "actions" in own else {"actions": fields["actions"]}
         spec = cls.from_dict({**taken, **overrides, "observation": given})
-        if own.keys() & {"observation", "actions"}:
+        if shows or "actions" in own:
             _check_shown(overrides["preset"], spec, cls.from_dict(fields))
         return spec
 
@@ -281,17 +292,22 @@ def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     merged = dict(base)
     for key, value in over.items():
         old = merged.get(key)
-        both = isinstance(value, Mapping) and isinstance(old, Mapping)
-        # A new shape must not inherit the old feature names.
-        both = both and not (key == "observation" and _WHAT & value.keys())
-        merged[key] = _merge(old, value) if both else value  # type: ignore[arg-type]
+        if not (isinstance(value, Mapping) and isinstance(old, Mapping)):
+            merged[key] = value
+            continue
+        if key == "observation" and _WHAT & value.keys():
+            # A new shape must not inherit the old feature names, but how elements are treated.
+            old = {name: old[name] for name in ("normalize", "clip") if name in old}
+        merged[key] = _merge(old, value)
     return merged
 
 
 def _check_told(preset: str, fields: Mapping[str, Any]) -> None:
     """Refuse a preset that leaves the environment open when nothing says what it shows."""
-    for name in ("observation", "actions"):
-        if name not in fields:
+    seen = fields.get("observation", {})  # anything but an object is refused where it is read
+    shown = not isinstance(seen, Mapping) or bool(_WHAT & seen.keys())
+    for name, told in (("observation", shown), ("actions", "actions" in fields)):
+        if not told:
             remedy = f"ModelSpec.for_env(env, preset={preset!r}) takes both from an environment"
             raise MissingField(name, f"a value beside preset {preset!r}", "nothing", remedy)
 

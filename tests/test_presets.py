@@ -13,7 +13,7 @@ from jormungandr.errors import InvalidInput, InvalidValue, MissingField
 from jormungandr.presets import preset_fields
 from jormungandr.spec import preset_names
 
-GENERAL = ["default", "control", "ou-note"]
+GENERAL = ["default", "control", "ou-note", "ou-1344"]
 ENVIRONMENTS = ["CartPole-v1", "Acrobot-v1", "MountainCar-v0", "LunarLander-v3", "OUSpread-v0"]
 OPEN = [name for name in [*GENERAL, *ENVIRONMENTS] if name != "ou-note"]
 
@@ -41,7 +41,8 @@ def test_completed_from_an_environment(name: str) -> None:
     spec = ModelSpec.for_env(env, preset=name, c51={"gamma": 0.5}, observation={"clip": 5.0})
     found, wanted = spec.to_dict(), preset_fields(name)
 
-    assert found["observation"] == {**bare["observation"], "clip": 5.0}
+    treated = wanted.get("observation", {})
+    assert found["observation"] == {**bare["observation"], **treated, "clip": 5.0}
     assert found["actions"] == bare["actions"]
     for group, fields in wanted.items():
         for field, value in fields.items():

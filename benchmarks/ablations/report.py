@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from benchmarks.ablations.changes import BASE
-from benchmarks.learning.report import rows
 from benchmarks.learning.runs import Run
 from benchmarks.learning.scores import Group, groups, interval
 from benchmarks.learning.tasks import TASKS
+from benchmarks.tables import rows
 
 __all__ = ["document"]
 

@@ -38,8 +38,9 @@ class Contender(Protocol):
 
 
 def _labelled(task: Task) -> dict[str, Any] | None:
-    """Return the preset of the one task with labels that has an auxiliary head for them."""
-    return tuned(task) if task.env_id == "OUSpread-v0" and task.steps < 10_000 else None
+    """Return the preset with an auxiliary head, on the one task with labels for it."""
+    few = task.env_id == "OUSpread-v0" and task.steps < 10_000
+    return {"preset": "ou-note"} if few else None
 
 
 _OU = ("OUSpread-v0",)

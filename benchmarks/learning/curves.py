@@ -1,4 +1,4 @@
-"""Learning curves as SVG: a line with its band for everyone, small, and the same each time."""
+"""Curves as SVG: a line with its band for everyone, small, and the same each time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from xml.sax.saxutils import escape
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Series", "plot"]
+__all__ = ["Axis", "Series", "plot"]
 
 #: Of the picture, and of the frame in it: left, top, right, bottom.
 WIDTH, HEIGHT = 760, 360
@@ -28,8 +28,22 @@ class Series:
     high: NDArray[np.float64]
 
 
+@dataclass(frozen=True)
+class Axis:
+    """One axis: what is written beside it, and whether it has decades."""
+
+    label: str = ""
+    decades: bool = False
+
+
 def plot(
-    title: str, series: Sequence[Series], view: tuple[float, float], level: float | None = None
+    title: str,
+    series: Sequence[Series],
+    view: tuple[float, float],
+    level: float | None = None,
+    *,
+    across: Axis = Axis("training steps"),
+    up: Axis = Axis(),
 ) -> str:
     """Return the picture.
 
@@ -38,11 +52,21 @@ def plot(
         series: lines, the last on top.
         view: scores at the lower and upper edge; what lies beyond is drawn at the edge.
         level: a score to be marked with a dashed line.
+        across: of x: from 0, or with decades from the least there is.
+        up: of the scores; its label is for the title to say.
     """
-    end = max(max(line.x) for line in series)
+    width = (0.0, max(max(line.x) for line in series))
+    if across.decades:
+        width = (min(min(line.x) for line in series), width[1])
+
+    def right(x: float) -> float:
+        return LEFT + (RIGHT - LEFT) * _share(x, width, across.decades)
+
+    def down(y: float) -> float:
+        return BOTTOM - (BOTTOM - TOP) * _share(min(max(y, view[0]), view[1]), view, up.decades)
 
     def points(x: Sequence[float], y: NDArray[np.float64]) -> list[str]:
-        return [f"{_across(a, end):.1f},{_down(b, view):.1f}" for a, b in zip(x, y, strict=True)]
+        return [f"{right(a):.1f},{down(b):.1f}" for a, b in zip(x, y, strict=True)]
 
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
@@ -50,19 +74,20 @@ def plot(
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#fff"/>',
         f'<text x="{LEFT}" y="18" font-size="13">{escape(title)}</text>',
     ]
-    for tick in _ticks(*view):
-        y = _down(tick, view)
+    for tick in _ticks(*view, decades=up.decades):
+        y = down(tick)
         parts.append(f'<path d="M{LEFT} {y:.1f}H{RIGHT}" stroke="#e4e4e4"/>')
         parts.append(f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{tick:g}</text>')
-    for tick in _ticks(0, end):
-        x = _across(tick, end)
+    for tick in _ticks(*width, decades=across.decades):
+        x = right(tick)
         parts.append(f'<path d="M{x:.1f} {BOTTOM}v4" stroke="#888"/>')
         text = f'<text x="{x:.1f}" y="{BOTTOM + 17}" text-anchor="middle">{tick:,.0f}</text>'
         parts.append(text)
     middle = (LEFT + RIGHT) / 2
-    parts.append(f'<text x="{middle}" y="{HEIGHT - 8}" text-anchor="middle">training steps</text>')
+    label = escape(across.label)
+    parts.append(f'<text x="{middle}" y="{HEIGHT - 8}" text-anchor="middle">{label}</text>')
     if level is not None:
-        y = _down(level, view)
+        y = down(level)
         parts.append(f'<path d="M{LEFT} {y:.1f}H{RIGHT}" stroke="#888" stroke-dasharray="5 4"/>')
     for line in series:
         band = points(line.x, line.high) + points(line.x, line.low)[::-1]
@@ -83,17 +108,18 @@ def plot(
     return "\n".join([*parts, "</svg>", ""])
 
 
-def _across(x: float, end: float) -> float:
-    return LEFT + (RIGHT - LEFT) * x / end
+def _share(value: float, ends: tuple[float, float], decades: bool) -> float:
+    low, high = ends
+    if decades:
+        return float(np.log(value / low) / np.log(high / low))
+    return (value - low) / (high - low)
 
 
-def _down(y: float, view: tuple[float, float]) -> float:
-    low, high = view
-    return BOTTOM - (BOTTOM - TOP) * (min(max(y, low), high) - low) / (high - low)
-
-
-def _ticks(low: float, high: float) -> list[float]:
-    """Return four to nine round numbers from low to high."""
+def _ticks(low: float, high: float, *, decades: bool = False) -> list[float]:
+    """Return four to nine round numbers from low to high, or the powers of ten between them."""
+    if decades:
+        first, last = np.ceil(np.log10(low) - 1e-9), np.floor(np.log10(high) + 1e-9)
+        return [10.0**k for k in range(int(first), int(last) + 1)]
     raw = (high - low) / 5
     size = 10.0 ** np.floor(np.log10(raw))
     step = next(size * k for k in (1, 2, 5, 10) if size * k >= raw)

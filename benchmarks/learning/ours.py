@@ -77,7 +77,7 @@ class Ours:
         if fields is None:
             return None
         named = preset_fields(fields["preset"]) if "preset" in fields else {}
-        if "observation" in {**named, **fields}:  # it says itself what it sees
+        if "actions" in {**named, **fields}:  # it says itself what it sees and does
             return ModelSpec.from_dict({**fields, "seed": seed})
         return _for_env(task, fields, seed)
 
@@ -90,9 +90,9 @@ def default(task: Task) -> dict[str, Any]:
 def tuned(task: Task) -> dict[str, Any] | None:
     """Return the preset for a task, None without one.
 
-    That for few transitions of OUSpread is the release note's.
+    OUSpread has one of its own for few transitions.
     """
-    name = "ou-note" if task.env_id == "OUSpread-v0" and task.steps < 10_000 else task.env_id
+    name = "ou-1344" if task.env_id == "OUSpread-v0" and task.steps < 10_000 else task.env_id
     return {"preset": name} if name in preset_names() else None
 
 

@@ -29,9 +29,9 @@ run, with every evaluation, and the settings and versions it was made with.
 * Seeds are 0 to 9 for ours, 0 to 4 for baselines, 0 to 2 for QR-DQN and for all baselines on
   LunarLander.
 * *ours* is what `jormungandr train` does unasked, the preset `default`. *Preset* is the one with
-  the environment's name; on OUSpread with 1,344 transitions it is `ou-note`, once more with the
-  drift *labels*, for which the baselines
-  have no place. Nobody enters twice: without such a preset there is no such row.
+  the environment's name; on OUSpread with 1,344 transitions it is `ou-1344`. *Preset, labels* is
+  the release note's experiment, `ou-note`: its auxiliary head has the drift labels, for which the
+  baselines have no place. Nobody enters twice: without such a preset there is no such row.
 * *RL Zoo* settings are those of rl-baselines3-zoo (commit 22e3ff24). Its exploration fraction is of
   its own number of steps; here exploration takes as many steps as there: 8,000 on CartPole, 12,000
   on Acrobot, 24,000 on MountainCar, and 12,000 (DQN) or 24,000 (QR-DQN) on LunarLander. Learning

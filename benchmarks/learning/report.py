@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -13,9 +13,10 @@ from benchmarks.learning.runs import Run
 from benchmarks.learning.scores import Group, groups, interval
 from benchmarks.learning.targets import TARGETS
 from benchmarks.learning.tasks import TASKS, Task
+from benchmarks.tables import rows
 from jormungandr.numerics.improvement import improvement_of_runs
 
-__all__ = ["brief", "document", "rows"]
+__all__ = ["brief", "document"]
 
 #: Ours warm and drawn last, so on top; a family has a hue, its better settings the darker one.
 COLOURS = {
@@ -66,12 +67,6 @@ def brief(runs: Sequence[Run]) -> str:
         if (mine := _of(found, name))
     ]
     return "\n".join(tables) or "no runs"
-
-
-def rows(head: Sequence[str], body: Iterable[Sequence[str]]) -> str:
-    """Return a Markdown table."""
-    lines = [head, ["---"] * len(head), *body]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def _of(found: dict[tuple[str, str], Group], name: str) -> dict[str, Group]:

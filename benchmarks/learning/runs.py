@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 import platform
-import sys
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -19,6 +18,7 @@ import numpy as np
 
 from benchmarks.learning.contenders import Contender
 from benchmarks.learning.tasks import Task
+from benchmarks.lines import append_line, lines
 
 __all__ = ["RESULTS", "Run", "append", "fingerprint", "known", "perform"]
 
@@ -88,33 +88,13 @@ def known(path: Path = RESULTS) -> list[Run]:
 
     A line that a killed process left unfinished is named on stderr and left out.
     """
-    if not path.exists():
-        return []
-    runs = []
-    for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
-        try:
-            fields = json.loads(line)
-        except json.JSONDecodeError:
-            print(f"{path}:{number}: an unfinished line, left out", file=sys.stderr)
-            continue
-        runs.append(Run(**fields))
+    runs = [Run(**fields) for fields in lines(path)]
     return list({run.key: run for run in runs}.values())
 
 
 def append(run: Run, path: Path) -> None:
     """Add a run to the file, durably: one write at its end, so that writers do not mix."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    line = json.dumps(asdict(run), separators=(",", ":")).encode() + b"\n"
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
-    try:
-        size = os.fstat(handle).st_size
-        if size and os.pread(handle, 1, size - 1) != b"\n":
-            line = b"\n" + line  # someone died in a line
-        if os.write(handle, line) != len(line):
-            raise OSError(f"{path}: the disk took part of a line; it is left out when read")
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    append_line(json.dumps(asdict(run), separators=(",", ":")), path)
 
 
 def fingerprint(name: str, task: Task, contender: Contender, runs: Iterable[Run]) -> str | None:

@@ -31,7 +31,8 @@ class Verdict:
             return self.measured
         if self.short <= 0:
             return f"met: {self.measured}"
-        return f"**missed by {self.short:,.2f}**: {self.measured}".replace(".00**", "**")
+        digits = 2 if self.short >= 0.005 else 4
+        return f"**missed by {self.short:,.{digits}f}**: {self.measured}".replace(".00**", "**")
 
 
 @dataclass(frozen=True)
@@ -76,8 +77,7 @@ def solved_by(steps: int, score: float, of_ten: int) -> Callable[[Group, Others]
 
     def judge(mine: Group, others: Others) -> Verdict:
         number = sum(at is not None and at <= steps for at in mine.first(score))
-        total = len(mine.runs)
-        return Verdict(f"{number} of {total} seeds", of_ten * total / 10 - number)
+        return _of_ten(number, len(mine.runs), of_ten)
 
     return judge
 
@@ -86,10 +86,17 @@ def solved_at(steps: int, score: float, of_ten: int) -> Callable[[Group, Others]
     """So many of ten seeds are solved at that evaluation."""
 
     def judge(mine: Group, others: Others) -> Verdict:
-        number, total = int((mine.at(steps) >= score).sum()), len(mine.runs)
-        return Verdict(f"{number} of {total} seeds", of_ten * total / 10 - number)
+        return _of_ten(int((mine.at(steps) >= score).sum()), len(mine.runs), of_ten)
 
     return judge
+
+
+def _of_ten(number: int, total: int, of_ten: int) -> Verdict:
+    """Judge how many seeds did it; undecided while those to come may still decide it."""
+    failed = total - number
+    if number < of_ten and failed <= 10 - of_ten and total < 10:
+        return Verdict(f"{number} of {total} seeds so far", None)
+    return Verdict(f"{number} of {total} seeds", of_ten - number)
 
 
 def stays(score: float, least: float) -> Callable[[Group, Others], Verdict]:

@@ -1,0 +1,1 @@
+"""What runs in the peers' own environment: none of it imports anything of ours."""
