@@ -72,6 +72,8 @@ register_with_gymnasium()
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES.values():  # a module of ours, as a name of it would have brought it
+        return importlib.import_module(f"jormungandr.{name}")
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:

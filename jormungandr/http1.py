@@ -40,6 +40,11 @@ class Link:
         self, host: str, port: int | None, tls: ssl.SSLContext | None, timeout: float
     ) -> None:
         usual = 80 if tls is None else 443
+        name = f"[{host}]" if ":" in host else host
+        if not name.isascii():
+            name = name.encode("idna").decode("ascii")
+        name += "" if port in (None, usual) else f":{port}"
+        self._host = f"Host: {name}\r\nAccept-Encoding: identity\r\n".encode("ascii")
         found = socket.create_connection((host, port or usual), timeout)
         # An actor sends small requests and waits for each: Nagle's delay would be most of the time.
         found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -48,9 +53,6 @@ class Link:
         except BaseException:
             found.close()
             raise
-        name = f"[{host}]" if ":" in host else host
-        name += "" if port in (None, usual) else f":{port}"
-        self._host = f"Host: {name}\r\nAccept-Encoding: identity\r\n".encode("ascii")
         self._buffer = bytearray()
         #: Whether the service will close it.
         self.ends = False
@@ -68,7 +70,12 @@ class Link:
         Raises:
             OSError: no answer came.
             Broken: what came is none.
+            ValueError: the path or a header would be something else on its way.
         """
+        if not path.isascii() or not path.isprintable() or " " in path:
+            raise ValueError(f"a path like {path[:60]!r}")
+        if any("\r" in value or "\n" in value for value in headers.values()):
+            raise ValueError("a header of more than one line")
         if self._buffer:  # what nobody asked for would pass for the answer
             raise ConnectionResetError("more than one answer")
         self.sock.settimeout(timeout)

@@ -18,18 +18,27 @@ _GYMNASIUM, _ENVS = "gymnasium", "jormungandr_envs"
 
 
 class _Watching:
-    """Looks for the first import of Gymnasium, and leaves every other one to who finds modules."""
+    """Waits for Gymnasium to be imported, and leaves every other module to who finds them.
+
+    Who only looks whether it is installed gets the same answer; it goes on waiting.
+    """
+
+    def __init__(self) -> None:
+        self._asking = False
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Return where Gymnasium is, registering once it is imported; None of anything else."""
-        if name != _GYMNASIUM:
+        if name != _GYMNASIUM or self._asking:
             return None
         from importlib.util import find_spec  # which brings a dozen modules
 
-        sys.meta_path.remove(self)
-        spec = find_spec(name)
+        self._asking = True
+        try:
+            spec = find_spec(name)
+        finally:
+            self._asking = False
         loader = None if spec is None else spec.loader
         if loader is None:
             return None
@@ -37,6 +46,8 @@ class _Watching:
 
         def exec_module(module: ModuleType) -> None:
             load(module)
+            if self in sys.meta_path:
+                sys.meta_path.remove(self)
             importlib.import_module(_ENVS)
 
         loader.exec_module = exec_module  # type: ignore[method-assign]

@@ -84,7 +84,7 @@ class HttpTransport:
         except Broken as error:
             self._drop()
             raise ConnectionError(repr(error)) from error
-        except OSError:
+        except BaseException:  # Ctrl-C too: an answer that comes late is not the next request's
             self._drop()
             raise
 

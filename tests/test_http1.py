@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import threading
 from collections.abc import Iterator
@@ -162,3 +163,49 @@ def test_a_service_that_says_nothing() -> None:
         transport.request("GET", "/", None, {}, 0.05)
     transport.close()
     listener.close()
+
+
+def test_an_answer_that_nobody_waited_for() -> None:
+    """After Ctrl-C within a request, the next one gets its own answer, over another connection."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    main, left = threading.get_ident(), threading.Event()
+
+    def serve() -> None:
+        with listener.accept()[0] as first:
+            first.recv(1 << 16)
+            signal.pthread_kill(main, signal.SIGINT)
+            left.wait(30)
+            with suppress(ConnectionError):
+                first.sendall(PLAIN.replace(b"\r\n\r\nok", b"\r\n\r\nno"))
+            with listener.accept()[0] as second:
+                second.recv(1 << 16)
+                second.sendall(PLAIN)
+
+    thread = threading.Thread(target=serve)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    thread.start()
+    transport = HttpTransport(f"http://127.0.0.1:{listener.getsockname()[1]}")
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            transport.request("GET", "/", None, {}, 30)
+        left.set()
+        assert transport.request("GET", "/", None, {}, 30).body == b"ok"
+    finally:
+        left.set()
+        thread.join()
+        signal.signal(signal.SIGINT, before)
+        transport.close()
+        listener.close()
+
+
+@pytest.mark.parametrize(
+    ("path", "headers"),
+    [("/a b", {}), ("/\r\nX: y", {}), ("/\u00fc", {}), ("/", {"X": "a\r\nY: b"})],
+)
+def test_what_would_be_another_request(path: str, headers: dict[str, str]) -> None:
+    """Spaces and ends of lines, where they mean something else, are refused and not sent."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        link = Link("127.0.0.1", listener.getsockname()[1], None, 30)
+        with pytest.raises(ValueError, match=r"like|line"):
+            link.request("GET", path, None, headers, 30)
+        link.close()

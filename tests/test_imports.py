@@ -223,6 +223,14 @@ def run(code: str) -> str:
     return done.stdout.strip()
 
 
+def test_registered_though_somebody_looked_first() -> None:
+    """A look whether Gymnasium is installed is not its import; modules are attributes as ever."""
+    look = "import importlib.util; importlib.util.find_spec('gymnasium')"
+    use = "import gymnasium; print(gymnasium.spec('OUSpread-v0').id, jormungandr.spec.__name__)"
+
+    assert run(f"import jormungandr; {look}; {use}") == "OUSpread-v0 jormungandr.spec"
+
+
 @pytest.mark.parametrize(
     "name",
     [

@@ -8,7 +8,9 @@ place that refuses, and says why.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
+from collections.abc import Callable
 from time import perf_counter
 
 import msgspec
@@ -31,6 +33,8 @@ from jormungandr.service.taken import Action, Desk, Taken
 from jormungandr.typed_rows import typed_rows
 
 __all__ = ["Direct"]
+
+log = logging.getLogger("jormungandr")
 
 #: Under which models are.
 MODELS = "/v1/models/"
@@ -111,7 +115,8 @@ class Direct:
             grant.check(action.needs, model_id)
         except JormungandrError:
             return False
-        return action.take(Taken(self._desk, exchange, model, grant, action, headers, began))
+        one = Taken(self._desk, exchange, model, grant, action, headers, began)
+        return _guarded(action.take, one)
 
     def _grant(self, scope: Scope, headers: dict[bytes, bytes]) -> Grant:
         """Return what a request may do; what came in one turn of the event loop is looked at once.
@@ -142,7 +147,7 @@ class Direct:
         while self._later and left > 0:
             one = self._later.popleft()
             left -= one.size
-            if not _add(one):
+            if not _guarded(_add, one):
                 one.exchange.route()
         if self._later:
             asyncio.get_running_loop().call_soon(self._decode)
@@ -162,6 +167,19 @@ def _plain_headers(scope: Scope) -> dict[bytes, bytes]:
         and not scope["root_path"]
     )
     return headers if plain else {}
+
+
+def _guarded(take: Callable[[Taken], bool], one: Taken) -> bool:
+    """Take a request; what goes wrong concerns no other one, and it is answered all the same."""
+    try:
+        return take(one)
+    except Exception as error:
+        if not one.entered:
+            log.exception("a request could not be answered directly")
+            return False
+        if not one.done():
+            one.set_exception(error)
+        return True
 
 
 def _infer(one: Taken) -> bool:

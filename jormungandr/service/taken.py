@@ -71,6 +71,7 @@ class Taken:
         "_began",
         "_desk",
         "_held",
+        "entered",
         "exchange",
         "grant",
         "headers",
@@ -92,6 +93,8 @@ class Taken:
         self._action, self.headers, self._began = action, headers, began
         self.size = len(exchange.body)
         self._held: Held | None = None
+        #: Whether it was counted: it is answered here, and no longer by the route.
+        self.entered = False
 
     def fits(self) -> bool:
         """Whether there is room for it."""
@@ -103,6 +106,7 @@ class Taken:
         desk.rates.request(name)
         desk.rates.rows(name, rows)
         self._held = lane.take(name, self.model.model_id, _nothing, self.size)
+        self.entered = True
         desk.meters.in_flight.add(1)
 
     def done(self) -> bool:

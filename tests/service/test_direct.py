@@ -12,7 +12,7 @@ import pytest
 from jormungandr import Learner
 from jormungandr.columns import columns
 from jormungandr.errors import Unauthenticated
-from jormungandr.packed import pack
+from jormungandr.packed import pack, unpack
 from jormungandr.protocol import LIMITS
 from jormungandr.service.http.grants import Grant
 from jormungandr.service.load.limits import Limits
@@ -372,6 +372,32 @@ def test_a_fault_of_our_own(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None
     assert (status, direct) == (500, True)
     assert json.loads(body)["error"]["code"] == "internal_error"
     assert b"secret" not in body
+
+
+def test_a_fault_in_decoding_concerns_nobody_else(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who waited behind a request that could not be decoded is answered; that one by the route."""
+    calls = []
+
+    def broken(*given: Any) -> Any:
+        calls.append(given)
+        if len(calls) == 1:
+            raise RuntimeError("secret")
+        return unpack(*given)
+
+    monkeypatch.setattr("jormungandr.service.direct.unpack", broken)
+    headers = [BEARER, (b"content-type", COLUMNS.encode())]
+
+    async def ask() -> Any:
+        bodies = [pack(columns([row(episode_id=e)], ModelSpec.from_dict(SPEC))) for e in "ab"]
+        return await asyncio.gather(
+            *(asked(pair.direct, ADD, body, headers, True) for body in bodies)
+        )
+
+    (first, _, _, by_route), (second, _, _, directly) = pair.direct.run(ask)
+    assert (first, by_route, second, directly) == (200, False, 200, True)
+    assert len(calls) == 2
 
 
 def test_a_large_batch_is_the_routes(pair: Pair) -> None:
