@@ -58,7 +58,9 @@ def against_band(z: npt.NDArray[np.floating], threshold: float) -> npt.NDArray[n
     """
     if not threshold >= 0:  # also catches nan, which every comparison below would let through
         raise ValueError(f"threshold: expected a number >= 0, got {threshold!r}")
-    return (z < -threshold).astype(np.int64) - (z > threshold) + 1
+    found = np.subtract(z < -threshold, z > threshold, dtype=np.int8)  # a byte each: less to move
+    found += 1
+    return found.astype(np.int64)
 
 
 @overload

@@ -13,6 +13,11 @@ __all__ = ["Paths", "simulate"]
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
+#: Paths made at a time: the arrays in between then stay in the processor's second cache.
+_BLOCK = 512
+#: Episodes under which a sum of each is faster than a sum of rows.
+_FEW = 64
+
 
 @dataclass(frozen=True)
 class Paths:
@@ -31,7 +36,9 @@ class Paths:
     reference_return: Floats
 
 
-def simulate(noise: Floats, parameters: OUParameters, x0: float | None = None) -> Paths:
+def simulate(
+    noise: Floats, parameters: OUParameters, x0: float | None = None, out: Paths | None = None
+) -> Paths:
     """Turn standard normal draws into paths of ``x' = (1 - kappa) x + sigma eps``.
 
     Elementwise float64 arithmetic only, in one order: a batch gives each path the very bits that
@@ -42,8 +49,27 @@ def simulate(noise: Floats, parameters: OUParameters, x0: float | None = None) -
         parameters: the task.
         x0: start of every path in units of the spread; ``None`` takes the stationary law. Column 0
             is unused then but still drawn, so that the shocks of a seed do not depend on ``x0``.
+        out: of the same shape, to be overwritten and returned.
     """
-    p = parameters
+    count, rows = noise.shape
+    if out is None:
+        out = Paths(
+            z=np.empty((rows, count)),
+            move=np.empty((rows, count)),
+            drift=np.empty((rows, count), dtype=np.int64),
+            reference_return=np.empty(count),
+        )
+    for start in range(0, count, _BLOCK):
+        some = slice(start, start + _BLOCK)
+        part = Paths(
+            out.z[:, some], out.move[:, some], out.drift[:, some], out.reference_return[some]
+        )
+        _fill(part, noise[some], parameters, x0)
+    return out
+
+
+def _fill(paths: Paths, noise: Floats, p: OUParameters, x0: float | None) -> None:
+    """Write the paths of these draws."""
     sigma_x = p.sigma_x
     x = np.array(noise.T, order="C")  # (T + 1, B), a copy: the shocks become the path in place
     x *= p.sigma
@@ -55,17 +81,15 @@ def simulate(noise: Floats, parameters: OUParameters, x0: float | None = None) -
         x[lag:] += kept * x[:-lag]
         lag, kept = 2 * lag, kept * kept
 
-    move = np.zeros_like(x)
+    move = paths.move
+    move[0] = 0.0
     np.subtract(x[1:], x[:-1], out=move[1:])
     move /= sigma_x
     x /= sigma_x
+    paths.z[:] = x
+    paths.drift[:] = against_band(x, p.drift_threshold)
     action = against_band(x[:-1], p.reference_threshold)  # (T, B)
-    return Paths(
-        z=x,
-        move=move,
-        drift=against_band(x, p.drift_threshold),
-        reference_return=total(step_rewards(action, move, p)),
-    )
+    paths.reference_return[:] = total(step_rewards(action, move, p))
 
 
 def step_rewards(action: Ints, move: Floats, parameters: OUParameters) -> Floats:
@@ -76,10 +100,15 @@ def step_rewards(action: Ints, move: Floats, parameters: OUParameters) -> Floats
         move: the paths' changes, (T + 1, B).
         parameters: the task.
     """
-    held = np.empty_like(action)
-    held[0] = FLAT
-    held[1:] = action[:-1]
-    return POSITIONS.take(action) * move[1:] + parameters.charges.take(3 * held + action)
+    change = np.empty_like(action)  # index into the charges: 3 * held + action
+    change[0] = FLAT
+    change[1:] = action[:-1]
+    change *= 3
+    change += action
+    rewards: Floats = POSITIONS.take(action)
+    rewards *= move[1:]
+    rewards += parameters.charges.take(change)
+    return rewards
 
 
 def total(rewards: Floats) -> Floats:
@@ -88,8 +117,13 @@ def total(rewards: Floats) -> Floats:
     `numpy.sum` may pair its terms, and how depends on the shape, so it would round a batch and a
     single episode differently.
     """
-    last: Floats = np.cumsum(np.ascontiguousarray(rewards.T), axis=1)[:, -1]
-    return last
+    if rewards.shape[1] < _FEW:  # then this is faster, to the same bits
+        one: Floats = np.cumsum(np.ascontiguousarray(rewards.T), axis=1)[:, -1]
+        return one
+    summed: Floats = rewards[0].copy()
+    for row in rewards[1:]:
+        summed += row
+    return summed
 
 
 def observe(

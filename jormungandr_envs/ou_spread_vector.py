@@ -7,7 +7,6 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import logger, spaces
 from gymnasium.error import ResetNeeded
-from gymnasium.utils import seeding
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
@@ -18,6 +17,7 @@ from jormungandr_envs.ou_arguments import (
     checked_seeds,
     checked_x0,
 )
+from jormungandr_envs.ou_draws import Draws
 from jormungandr_envs.ou_labels import FLAT, POSITIONS
 from jormungandr_envs.ou_parameters import OUFields, OUParameters
 from jormungandr_envs.ou_path import Paths, observe, simulate
@@ -75,8 +75,7 @@ class OUSpreadVectorEnv(VectorEnv[Observations, npt.ArrayLike, npt.NDArray[Any]]
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
 
-        self._generators: list[np.random.Generator | None] = [None] * num_envs
-        self._seeds: list[int | None] = [None] * num_envs
+        self._draws = Draws(num_envs, self.parameters.horizon + 1)
         self._paths: Paths | None = None
         self._clock: int | Ints = 0  # steps taken: by all copies, or by each
         self._held: Ints = np.empty(0, dtype=np.int64)  # action index of the position, (B,)
@@ -92,12 +91,12 @@ class OUSpreadVectorEnv(VectorEnv[Observations, npt.ArrayLike, npt.NDArray[Any]]
     @property  # type: ignore[misc]
     def np_random(self) -> tuple[np.random.Generator | None, ...]:  # type: ignore[override]
         """The copies' generators; ``None`` each before the first reset."""
-        return tuple(self._generators)
+        return self._draws.generators
 
     @property
     def np_random_seed(self) -> tuple[int | None, ...]:  # type: ignore[override]
         """The seeds of the copies' generators; ``None`` each before the first reset."""
-        return tuple(self._seeds)
+        return tuple(self._draws.seeds)
 
     def reset(
         self,
@@ -126,8 +125,7 @@ class OUSpreadVectorEnv(VectorEnv[Observations, npt.ArrayLike, npt.NDArray[Any]]
         if self._paths is None and not mask.all():
             raise ResetNeeded("OUSpread.reset: expected a full reset before a masked one")
         for copy in np.flatnonzero(mask).tolist():
-            if seeds[copy] is not None or self._generators[copy] is None:
-                self._generators[copy], self._seeds[copy] = seeding.np_random(seeds[copy])
+            self._draws.seed(copy, seeds[copy])
         self._restart(mask, x0, clock=0)
         if self._ended is not None:
             self._ended = self._ended & ~mask
@@ -243,12 +241,8 @@ class OUSpreadVectorEnv(VectorEnv[Observations, npt.ArrayLike, npt.NDArray[Any]]
     def _restart(self, mask: Bools, x0: float | None, clock: int) -> None:
         """Give the copies of the mask new paths, flat positions and this time."""
         everyone = bool(mask.all())
-        noise = np.empty((np.count_nonzero(mask), self.parameters.horizon + 1))
-        for copy, draws in zip(np.flatnonzero(mask).tolist(), noise, strict=True):
-            generator = self._generators[copy]
-            assert generator is not None  # every generator is made by the first reset
-            generator.standard_normal(out=draws)
-        paths = simulate(noise, self.parameters, x0)
+        noise = self._draws.take(np.flatnonzero(mask))
+        paths = simulate(noise, self.parameters, x0, self._paths if everyone else None)
         if everyone:
             self._paths = paths
             self._clock = clock
