@@ -1,7 +1,8 @@
-"""A limit of the service: uvicorn with its loop and parser, and an application of a few lines.
+"""Limits of the service: uvicorn with its loop and parser, and an application of a few lines.
 
-``python -m benchmarks.speed.bare echo`` answers each body with one line; ``forward WEIGHTS.npz``
-decodes an observation, computes the greedy action in NumPy and encodes it, and checks nothing.
+``python -m benchmarks.speed.bare echo`` answers each body with one line; ``starlette`` and
+``fastapi`` do by these frameworks; ``forward WEIGHTS.npz`` decodes an observation, computes the
+greedy action in NumPy and encodes it, and checks nothing. What one needs is imported for it alone.
 """
 
 from __future__ import annotations
@@ -11,12 +12,11 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import msgspec
-import numpy as np
 import uvicorn
 
 Answer = Callable[[bytes], bytes]
 HEADERS = [(b"content-type", b"application/json")]
+ECHO = b'{"actions":[1]}'
 
 
 def application(answer: Answer) -> Any:
@@ -42,8 +42,42 @@ def application(answer: Answer) -> Any:
     return app
 
 
+def starlette() -> Any:
+    """Return Starlette's application: one route, the body read."""
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import Response
+    from starlette.routing import Route
+
+    async def echo(request: Request) -> Response:
+        await request.body()
+        return Response(ECHO, media_type="application/json")
+
+    return Starlette(routes=[Route("/", echo, methods=["POST"])])
+
+
+def fastapi() -> Any:
+    """Return FastAPI's application: one route, the body validated by a model of it."""
+    from fastapi import FastAPI
+    from pydantic import BaseModel
+
+    class Question(BaseModel):
+        observations: list[list[float]]
+
+    async def echo(question: Any) -> dict[str, list[int]]:
+        return {"actions": [1] * len(question.observations)}
+
+    echo.__annotations__["question"] = Question  # this file's are words, and it is not global
+    app = FastAPI()
+    app.post("/")(echo)
+    return app
+
+
 def forward(path: str) -> Answer:
     """Return what answers with the greedy action of a network."""
+    import msgspec
+    import numpy as np
+
     with np.load(path) as held:
         weights = [held[f"arr_{i}"] for i in range(len(held.files))]
     *layers, mean, scale, support = weights
@@ -64,10 +98,17 @@ def forward(path: str) -> Answer:
 
 def main() -> None:
     """Serve until a signal."""
-    answer = forward(sys.argv[2]) if sys.argv[1] == "forward" else lambda _: b'{"actions":[1]}'
+    what, *given = sys.argv[1:]
+    made: dict[str, Callable[[], Any]] = {
+        "echo": lambda: application(lambda _: ECHO),
+        "forward": lambda: application(forward(*given)),
+        "starlette": starlette,
+        "fastapi": fastapi,
+    }
+    app = made[what]()
     listener = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(
-        application(answer),
+        app,
         loop="uvloop",
         http="httptools",
         log_config=None,

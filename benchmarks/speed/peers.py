@@ -30,7 +30,12 @@ REQUIREMENTS = (
     "stable-baselines3>=2.7,<3",
     "sb3-contrib>=2.7,<3",
     "tianshou>=2,<3",
+    "torchrl",
     "cpprb",
+    "fastapi",
+    "uvicorn",
+    "uvloop",
+    "httptools",
 )
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 
@@ -154,6 +159,20 @@ class Peers:
                 found.append(looped(name, kind, unit, run, seconds, about))
             yield found, absent
 
+    def python(self) -> Path:
+        """Return that of their environment.
+
+        Raises:
+            PeersMissing: there is none.
+        """
+        if self._missing is not None:
+            raise PeersMissing(self._missing)
+        try:
+            return self._python()
+        except PeersMissing as error:
+            self._missing = str(error)
+            raise
+
     def close(self) -> None:
         """End the process, if there is one."""
         if self._peer is not None:
@@ -162,13 +181,7 @@ class Peers:
 
     def _running(self) -> Peer:
         if self._peer is None:
-            if self._missing is not None:
-                raise PeersMissing(self._missing)
-            try:
-                self._peer = Peer(self._python())
-            except PeersMissing as error:
-                self._missing = str(error)
-                raise
+            self._peer = Peer(self.python())
         return self._peer
 
     def _python(self) -> Path:

@@ -20,14 +20,15 @@ class Process:
 
     Args:
         arguments: of Python.
+        python: which one.
     """
 
     #: Whether it then says another thing, and would miss somebody who reads it.
     _says_more = False
 
-    def __init__(self, *arguments: str) -> None:
+    def __init__(self, *arguments: str, python: str | Path = sys.executable) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, *arguments],
+            [python, *arguments],
             stdout=subprocess.PIPE,
             text=True,
             cwd=ROOT,
@@ -100,13 +101,16 @@ class Bare(Process):
     """`benchmarks.speed.bare`: uvicorn as the service has it, and next to nothing behind it.
 
     Args:
-        what: ``echo`` or ``forward``.
-        weights: an ``.npz`` file, for the latter.
+        what: ``echo``, ``starlette``, ``fastapi`` or ``forward``.
+        weights: an ``.npz`` file, for the last.
+        python: that has what it needs.
     """
 
-    def __init__(self, what: str, weights: Path | None = None) -> None:
+    def __init__(
+        self, what: str, weights: Path | None = None, python: str | Path = sys.executable
+    ) -> None:
         given = () if weights is None else (str(weights),)
-        super().__init__("-m", "benchmarks.speed.bare", what, *given)
+        super().__init__("-m", "benchmarks.speed.bare", what, *given, python=python)
 
     def request(self, body: bytes) -> bytes:
         """Return the bytes of a POST; a header in the place of the token is as long as ours."""

@@ -140,7 +140,8 @@ def spread(values: Sequence[float]) -> Spread:
 
 def ratio(mine: Measured, other: Measured) -> Spread:
     """Return what mine is of the other's, turn by turn."""
-    return spread([a / b for a, b in zip(mine.values, other.values, strict=True)])
+    pairs = zip(mine.values, other.values, strict=True)
+    return spread([a / b if b else math.inf for a, b in pairs])
 
 
 def interleaved(

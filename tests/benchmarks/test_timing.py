@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from benchmarks.speed.timing import (
@@ -68,6 +70,12 @@ def test_a_ratio_is_taken_within_each_turn() -> None:
 
     assert spread(mine.values) == Spread(4.0, 2.0, 8.0)
     assert ratio(mine, other) == Spread(2.0, 2.0, 2.0)
+
+
+def test_nothing_done_in_a_turn_is_no_error() -> None:
+    """As on a machine so busy that a server answers nothing in half a second."""
+    mine, other = Measured("a", "ours", (2.0, 3.0, 4.0)), Measured("b", "peer", (0.0, 1.0, 2.0))
+    assert ratio(mine, other) == Spread(3.0, 2.0, math.inf)
 
 
 def test_a_loop_is_as_long_as_a_turn() -> None:

@@ -28,10 +28,25 @@ WORKLOADS = {
     "tianshou_replay": ("tianshou_c51", "replay"),
     "cpprb_replay": ("cpprb_replay", "replay"),
     "numba_replay": ("numba_tree", "replay"),
+    "torchrl_c51": ("torchrl_c51", "update"),
+    "torchrl_act": ("torchrl_c51", "act"),
     "eager_torch": ("eager_torch", "update"),
+    "compiled_torch": ("compiled_torch", "update"),
     "closed_form": ("closed_form", "update"),
 }
-PACKAGES = ("torch", "numpy", "numba", "stable-baselines3", "sb3-contrib", "tianshou", "cpprb")
+PACKAGES = (
+    *(
+        "torch",
+        "numpy",
+        "numba",
+        "stable-baselines3",
+        "sb3-contrib",
+        "tianshou",
+        "torchrl",
+        "cpprb",
+    ),
+    *("fastapi", "starlette"),
+)
 
 
 def main() -> None:

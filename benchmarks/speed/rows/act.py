@@ -25,6 +25,7 @@ def act(kit: Kit) -> Iterator[Case]:
     given = {"size": SIZE, "actions": ACTIONS, "layers": LAYERS}
     wanted: list[tuple[str, Kind, str, dict[str, Any], str]] = [
         ("SB3 DQN", "peer", "sb3_act", given, "`DQN.predict`, one number for an action"),
+        ("TorchRL", "peer", "torchrl_act", {**given, "atoms": ATOMS}, "its C51 actor's forward"),
         ("Tianshou", "peer", "tianshou_act", {**given, "atoms": ATOMS}, "its C51 policy's forward"),
     ]
     with kit.peers.contenders("µs", kit.seconds, wanted) as (others, absent):

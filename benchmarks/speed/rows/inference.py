@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 
 from benchmarks.speed.kit import Kit
 from benchmarks.speed.load import Connection, loaded, percentile
+from benchmarks.speed.peers import PeersMissing
 from benchmarks.speed.rows.beside import Beside
 from benchmarks.speed.rows.models import specification
 from benchmarks.speed.service import Bare, Service
-from benchmarks.speed.timing import Case, Contender
+from benchmarks.speed.timing import Case, Contender, Kind
 from jormungandr import Learner, PolicySnapshot
 
 __all__ = ["BODY", "PATH", "arrays", "bare", "inference", "median"]
@@ -24,6 +25,7 @@ __all__ = ["BODY", "PATH", "arrays", "bare", "inference", "median"]
 BODY = json.dumps({"observations": [[0.12, -0.34, 0.56, 0.78]]}).encode()
 PATH = "/v1/models/m/inference"
 PACE = 500.0
+FRAMEWORKS = ("Starlette echo", "FastAPI echo")
 #: Learns all the time once it is given what to learn from.
 SPEC = specification(
     pacing={"learning_starts": 1_000, "updates_per_transition": 1.0, "max_backlog": 10_000_000}
@@ -38,17 +40,20 @@ def inference(kit: Kit) -> Iterator[Case]:
         learner.create(SPEC)
         learner.act([[0.0, 0.0, 0.0, 0.0]])
         echo = stack.enter_context(Bare("echo"))
+        others, absent = _frameworks(kit, stack)
         forward = stack.enter_context(bare(kit.room("weights.npz"), Learner(SPEC).snapshot()))
         asked = [
             ("ours", service.port, service.request(PATH, BODY)),
             ("bare ASGI echo", echo.port, echo.request(BODY)),
             ("bare ASGI + forward", forward.port, forward.request(BODY)),
+            *others,
         ]
         yield Case(
             "http-one",
             "inference over HTTP, one JSON row, one connection, p50",
             "µs",
             [_contender(n, median(port, request, kit.long / 8)) for n, port, request in asked],
+            absent,
         )
         for connections in (8, 64):
             yield Case(
@@ -59,10 +64,26 @@ def inference(kit: Kit) -> Iterator[Case]:
                     _contender(n, _rate(port, request, connections, kit.long / 2))
                     for n, port, request in asked
                 ],
+                absent,
             )
         beside = Beside(learner)
         yield _busy(kit, asked, beside)
         yield from _paced(kit, *asked[0][1:], beside)
+
+
+def _frameworks(
+    kit: Kit, stack: contextlib.ExitStack
+) -> tuple[list[tuple[str, int, bytes]], dict[str, str]]:
+    """Start what answers by way of a framework; return it, and by name why one is absent."""
+    started = stack.enter_context(Bare("starlette"))
+    starlette, fastapi = FRAMEWORKS
+    found, absent = [(starlette, started.port, started.request(BODY))], {}
+    try:
+        started = stack.enter_context(Bare("fastapi", python=kit.peers.python()))
+        found.append((fastapi, started.port, started.request(BODY)))
+    except (PeersMissing, RuntimeError) as error:
+        absent[fastapi] = str(error)
+    return found, absent
 
 
 def bare(path: Path, policy: PolicySnapshot) -> Bare:
@@ -119,9 +140,16 @@ def _contender(name: str, sample: Callable[[], float]) -> Contender:
     about = {
         "ours": "`jormungandr serve`: token, checks, exploration, probability, meters",
         "bare ASGI echo": "uvicorn, uvloop and httptools; a fixed answer",
+        "Starlette echo": "the same, with a route of Starlette's",
+        "FastAPI echo": "the same, with a route of FastAPI's and a model of the body",
         "bare ASGI + forward": "the same, msgspec, and the network in NumPy; no checks, no token",
     }[name.partition(",")[0]]
-    return Contender(name, "ours" if name.startswith("ours") else "limit", sample, about)
+    kind: Kind = "limit"
+    if name.startswith("ours"):
+        kind = "ours"
+    elif name in FRAMEWORKS:
+        kind = "peer"
+    return Contender(name, kind, sample, about)
 
 
 def median(port: int, request: bytes, seconds: float) -> Callable[[], float]:

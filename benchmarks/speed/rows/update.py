@@ -18,6 +18,7 @@ SIZES = (
     ("update-large", 8, 4, (256, 256), 128),
 )
 CAPACITY, ATOMS = 100_000, 51
+COMPILED = "limit: compiled torch"
 
 
 def update(kit: Kit) -> Iterator[Case]:
@@ -26,7 +27,10 @@ def update(kit: Kit) -> Iterator[Case]:
         given: dict[str, Any] = {"size": size, "actions": actions, "layers": layers}
         given |= {"batch": batch, "capacity": CAPACITY}
         widths = "-".join(map(str, (size, *layers)))
-        with kit.peers.contenders("updates/s", kit.seconds, _others(given)) as (others, absent):
+        wanted = _others(given)
+        if kit.quick:  # its compiler alone takes longer than a quick look may
+            wanted = [one for one in wanted if one[0] != COMPILED]
+        with kit.peers.contenders("updates/s", kit.seconds, wanted) as (others, absent):
             ours = list(_ours(kit, size, actions, layers, batch))
             yield Case(
                 name,
@@ -53,6 +57,7 @@ def _others(given: dict[str, Any]) -> list[tuple[str, Kind, str, dict[str, Any],
     distributional = {**given, "atoms": ATOMS}
     return [
         ("Tianshou C51 + PER", "peer", "tianshou_c51", distributional, "`C51.update`, prioritized"),
+        ("TorchRL C51", "peer", "torchrl_c51", distributional, "its loss and optimizer; uniform"),
         ("SB3 DQN", "peer", "sb3_dqn", given, "`DQN.train`: uniform, one number for an action"),
         ("QR-DQN", "peer", "sb3_qrdqn", distributional, f"sb3-contrib: uniform, {ATOMS} quantiles"),
         (
@@ -61,6 +66,13 @@ def _others(given: dict[str, Any]) -> list[tuple[str, Kind, str, dict[str, Any],
             "eager_torch",
             distributional,
             "autograd, fused Adam, a binary tree in numba",
+        ),
+        (
+            COMPILED,
+            "limit",
+            "compiled_torch",
+            distributional,
+            "the whole step by torch.compile, a binary tree in numba",
         ),
         (
             "limit: closed form",
