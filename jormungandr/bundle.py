@@ -17,20 +17,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 
 from jormungandr.errors import CheckpointError, InvalidValue, shown
+from jormungandr.inputs import RAW_BOUND, VARIANCE_FLOOR
 from jormungandr.manifest import PLAIN_NAME, seal, unseal, write_folder
-from jormungandr.policy import (
-    BUNDLE_FILE,
-    BUNDLE_FORMAT,
-    CONVOLUTIONS,
-    POLICY_FILE,
-    RAW_BOUND,
-    VARIANCE_FLOOR,
-    PolicySnapshot,
-    layer_shapes,
-)
+from jormungandr.policy import PolicySnapshot
+from jormungandr.policy_file import BUNDLE_FILE, BUNDLE_FORMAT, POLICY_FILE
 from jormungandr.spaces import Box
 from jormungandr.spec import ModelSpec
 from jormungandr.version import __version__
+from jormungandr.weights import CONVOLUTIONS, layer_shapes
 
 if TYPE_CHECKING:
     import gymnasium

@@ -157,11 +157,15 @@ def finite_float32(array: NDArray[Any], at: At) -> NDArray[np.float32]:
 
 
 def float32(array: NDArray[Any]) -> NDArray[np.float32]:
-    """Cast, to an array of one's own; what is beyond float32 becomes infinite."""
+    """Cast, to an array of one's own; what is beyond float32 becomes infinite.
+
+    By way of float64, as a number in JSON goes: rounded at once, an integer beyond 2^53 could come
+    to something else alone than beside a fraction.
+    """
     if array.dtype == np.float32:
         return array.copy()
     with np.errstate(over="ignore"):
-        return array.astype(np.float32)
+        return array.astype(np.float64, copy=False).astype(np.float32)
 
 
 def _only(at: At, i: int) -> At:

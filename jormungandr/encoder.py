@@ -11,6 +11,7 @@ from jormungandr.errors import ModelConflict, UnsupportedMediaType
 from jormungandr.packed import pack
 from jormungandr.protocol import LIMITS, TransitionsLike
 from jormungandr.spec import ModelSpec
+from jormungandr.steps import Steps
 from jormungandr.wire import JSON, MSGPACK, encode_transitions
 
 __all__ = ["COLUMNS_FROM", "TransitionEncoder"]
@@ -62,7 +63,7 @@ class TransitionEncoder:
                 first that the model does not take.
             BodyTooLarge: more than a request may have.
         """
-        given = transitions if isinstance(transitions, Columns) else _rows(transitions)
+        given = _given(transitions)
         if self._from is None or len(given) < self._from:
             body = encode_transitions(given)
             if self._from is None or len(body) <= LIMITS["json_body_bytes"]:
@@ -83,7 +84,7 @@ class TransitionEncoder:
             UnsupportedMediaType: the service takes no columns.
             JormungandrError: whatever `send` or encoding raises.
         """
-        given = transitions if isinstance(transitions, Columns) else _rows(transitions)
+        given = _given(transitions)
         media, body = self(given)
         if media == JSON:
             return send(media, body)
@@ -97,5 +98,7 @@ class TransitionEncoder:
             raise UnsupportedMediaType("Content-Type", expected, error.got, remedy) from None
 
 
-def _rows(transitions: Any) -> list[Any]:
+def _given(transitions: Any) -> Any:
+    if isinstance(transitions, Columns | Steps):
+        return transitions
     return listed(transitions, "transitions", "a list of transitions")

@@ -221,7 +221,7 @@ def encoded(values: Any, o: Observation, at: At, where: str) -> NDArray[Any]:
     if isinstance(o.described, Box):
         shapes = (o.shown_shape,) if o.is_image else (o.shown_shape, o.stored_shape)
         try:
-            array = _boxes(values, tuple(dict.fromkeys(shapes)), at, where)
+            array = _boxes(values, tuple(dict.fromkeys(shapes)), at, where, real=not o.is_image)
         except ShapeMismatch as error:
             if o.frame_stack == 1:
                 raise
@@ -244,7 +244,8 @@ def _part(space: Space, values: Any, at: At, where: str) -> NDArray[np.float32]:
     if isinstance(space, DictSpace):
         return _dicts(space, values, at, where)
     if isinstance(space, Box):
-        array = _boxes(values, tuple(dict.fromkeys((space.shape, (space.size,)))), at, where)
+        shapes = tuple(dict.fromkeys((space.shape, (space.size,))))
+        array = _boxes(values, shapes, at, where, real=True)
         return finite_float32(array.reshape(len(array), space.size), at)
     if isinstance(space, MultiBinary):
         shapes = tuple(dict.fromkeys((space.shape, (space.size,))))
@@ -377,8 +378,11 @@ def _pixels(array: NDArray[Any], at: At) -> NDArray[np.uint8]:
     return array.astype(np.uint8)
 
 
-def _boxes(values: Any, shapes: Shapes, at: At, where: str) -> NDArray[Any]:
-    """Return a batch of arrays that all have one of the shapes, (B, *shape)."""
+def _boxes(values: Any, shapes: Shapes, at: At, where: str, *, real: bool = False) -> NDArray[Any]:
+    """Return a batch of arrays that all have one of the shapes, (B, *shape).
+
+    Without `real` they are integers, or one-hots and bits: none beyond 64 bits is one.
+    """
     if isinstance(values, np.ndarray):
         numeric_dtype(values, where)
         if values.ndim == 0 or values.shape[1:] not in shapes:
@@ -389,7 +393,7 @@ def _boxes(values: Any, shapes: Shapes, at: At, where: str) -> NDArray[Any]:
         raise InvalidType(where, "arrays or lists of numbers", "an object")
     if len(shapes) == 1 and len(shapes[0]) == 1:
         return _stack(values, shapes[0], at)
-    arrays = [_array(value, shapes, at(i)) for i, value in enumerate(values)]
+    arrays = [_array(value, shapes, at(i), real=real) for i, value in enumerate(values)]
     if len({array.shape for array in arrays}) > 1:  # encoded ones beside others
         arrays = [array.reshape(-1) for array in arrays]
         for i, array in enumerate(arrays):
@@ -398,7 +402,7 @@ def _boxes(values: Any, shapes: Shapes, at: At, where: str) -> NDArray[Any]:
     return np.stack(arrays)
 
 
-def _array(value: Any, shapes: Shapes, where: str) -> NDArray[Any]:
+def _array(value: Any, shapes: Shapes, where: str, *, real: bool) -> NDArray[Any]:
     """Return one observation that may have several axes, or none."""
     value = _unpacked(value, _ANY, where)
     if shapes[0] == () and isinstance(value, bool | np.bool_):
@@ -406,6 +410,8 @@ def _array(value: Any, shapes: Shapes, where: str) -> NDArray[Any]:
     if isinstance(value, NO_LISTS):
         raise ShapeMismatch(where, f"numbers of shape {shapes[0]}", shown(value))
     array = as_array(value, where)
+    if real and array.dtype.kind == "O" and all(map(is_number, array.flat)) and array is not value:
+        array = numbers([value], lambda _: where)[0]  # integers beyond 64 bits
     if array.dtype.kind not in "fiu":
         got = shown(value) if array.dtype.kind == "O" or array.ndim == 0 else array.dtype
         raise DtypeMismatch(where, "numbers", got)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Self, SupportsFloat, TypeAlias
+from typing import Any, Self, SupportsFloat, TypeAlias
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -30,6 +31,8 @@ __all__ = [
     "LabelValue",
     "are_rewards",
     "as_batch",
+    "as_flag",
+    "as_reward",
     "check_split",
     "copied",
     "new_run",
@@ -45,7 +48,7 @@ def new_run() -> str:
     return secrets.token_hex(8)
 
 
-class Choice(NamedTuple):
+class Choice(msgspec.Struct, frozen=True):
     """An action and where it came from.
 
     Args:
@@ -133,6 +136,11 @@ class Episode:
         self.timestep = 0
         self.over = False
 
+    @property
+    def new_tags(self) -> dict[str, str] | None:
+        """What the next step carries of them: the first one all, no other any."""
+        return self.tags if self.tags and self.timestep == 0 else None
+
     def check_open(self) -> None:
         """Refuse a step after the end.
 
@@ -176,56 +184,33 @@ class Episode:
             NonFinite: a reward that is not finite in float32.
         """
         self.check_open()
-        return self.row(
-            observation,
-            choice,
-            _number(reward),
-            next_observation,
-            _flag("terminated", terminated),
-            _flag("truncated", truncated),
-            label,
-            next_action_mask,
-        )
-
-    def row(
-        self,
-        observation: Any,
-        choice: Choice,
-        reward: float,
-        next_observation: Any,
-        terminated: bool,
-        truncated: bool,
-        label: LabelValue = None,
-        next_action_mask: Any = None,
-    ) -> Transition:
-        """Return what `transition` does, of an open episode and of values that were checked."""
-        timestep = self.timestep
-        self.timestep += 1
-        self.over = terminated or truncated
-        return Transition(
+        row = Transition(
             actor_id=self.actor_id,
             episode_id=self.episode_id,
-            timestep=timestep,
+            timestep=self.timestep,
             split=self.split,
             policy_version=choice.policy_version,
             observation=observation,
             action=choice.action,
-            reward=reward,
+            reward=as_reward(reward),
             next_observation=next_observation,
-            terminated=terminated,
-            truncated=truncated,
+            terminated=as_flag("terminated", terminated),
+            truncated=as_flag("truncated", truncated),
             behavior_prob=choice.behavior_prob,
             label=label,
             next_action_mask=next_action_mask,
-            tags=self.tags if self.tags and timestep == 0 else None,
+            tags=self.new_tags,
         )
+        self.timestep += 1
+        self.over = row.terminated or row.truncated
+        return row
 
 
 #: What `float` would read.
 _TEXT = (str, bytes, bytearray)
 
 
-def _number(reward: Any) -> float:
+def as_reward(reward: Any) -> float:
     """Return a reward as Python's own float: of any kind of number, an array without axes too."""
     try:
         if isinstance(reward, _TEXT):  # which `float` would read
@@ -247,7 +232,7 @@ def are_rewards(values: NDArray[Any], count: int) -> bool:
     return bool((np.abs(values) <= FLOAT32_MAX).all())
 
 
-def _flag(name: str, value: Any) -> bool:
+def as_flag(name: str, value: Any) -> bool:
     """Return a flag as Python's own bool: of a boolean, 0 or 1, or an array of one of those."""
     if isinstance(value, bool):
         return value
@@ -275,17 +260,19 @@ def copied(observation: Any) -> Any:
         InvalidType: the pair that ``env.reset()`` returns was given instead of its first part.
         ShapeMismatch: a ragged list.
     """
+    if type(observation) is np.ndarray and observation.ndim:
+        return observation.copy()
     if isinstance(observation, Mapping):
         return {key: copied(part) for key, part in observation.items()}
     check_no_pair(observation)
-    if type(observation) is np.ndarray and observation.ndim:
-        return observation.copy()
     array = as_array(observation, "observation").copy()
     return array if array.ndim else array.item()
 
 
 def as_batch(observation: Any) -> Any:
     """Return one observation, as `copied` makes it, as the batch of one that endpoints act on."""
+    if type(observation) is np.ndarray:
+        return observation[None]
     return [observation] if isinstance(observation, Mapping) else np.asarray(observation)[None]
 
 

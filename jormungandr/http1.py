@@ -17,6 +17,7 @@ __all__ = ["Broken", "Link"]
 HEAD, LINE, PIECE = 1 << 16, 1 << 12, 1 << 18
 #: Statuses of answers that have no body.
 BODYLESS = (204, 304)
+HEX = b"0123456789abcdefABCDEF"
 
 
 class Broken(Exception):
@@ -131,12 +132,9 @@ class Link:
         parts = []
         while True:
             text = self._line().partition(b";")[0].strip()
-            try:
-                size = int(text, 16)
-            except ValueError:
-                raise Broken(f"the length of a chunk like {text[:60]!r}") from None
-            if size < 0:
-                raise Broken("the length of a chunk below 0")
+            if not text or text.strip(HEX):  # `int` takes signs and underscores too
+                raise Broken(f"the length of a chunk like {text[:60]!r}")
+            size = int(text, 16)
             if not size:
                 break
             parts.append(self._take(size))

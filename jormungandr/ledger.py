@@ -190,11 +190,20 @@ class Draft:
         found = self.blocks.get((key, number))
         return found if found is not None else self.base.block(key, number)
 
-    def writable(self, key: Key, number: int, length: int) -> Block:
-        """Return a block of at least `length` slots whose changes belong to this draft."""
+    def writable(self, key: Key, number: int, length: int, known: int | None = None) -> Block:
+        """Return a block of at least `length` slots whose changes belong to this draft.
+
+        Args:
+            key: of the episode.
+            number: of the block.
+            length: slots.
+            known: last step of the episode so far, -1 for none: behind it there is no block to look
+                for. None is any.
+        """
         mine = self.blocks.get((key, number))
         if mine is None or len(mine) < length:
-            mine = new_block(length, self.block(key, number))
+            begins = known is not None and known < number * BLOCK
+            mine = new_block(length, None if begins else self.block(key, number))
             self.blocks[key, number] = mine
         return mine
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
+from itertools import chain
 from typing import Any, cast
 
 from jormungandr.checks import INTEGERS, is_number
@@ -17,6 +18,7 @@ from jormungandr.errors import (
     shown,
 )
 from jormungandr.protocol import LIMITS, Endpoint, Receipt, Transition
+from jormungandr.steps import Steps, joined
 
 __all__ = ["NOTHING", "Outbox", "added", "check_endpoint"]
 
@@ -67,7 +69,8 @@ class Outbox:
         self._generation = 0  # of the model, from the first receipt on
         self._spooled = getattr(endpoint, "spool", None) is not None
         self._on_their_way: deque[Future[Receipt]] = deque()  # with the endpoint's spool
-        self._unsent: list[Transition] = []
+        self._parts: list[Sequence[Transition]] = []  # of what is unsent, as they came
+        self._count = 0  # of transitions in them
         self._fits = LIMITS["transitions_per_request"]  # rows; less once that was too large a body
 
     @property
@@ -82,7 +85,7 @@ class Outbox:
     @property
     def unsent(self) -> tuple[Transition, ...]:
         """Transitions that the endpoint has not taken, oldest first."""
-        return tuple(self._unsent)
+        return tuple(chain.from_iterable(self._parts))
 
     def put(self, transitions: Iterable[Transition]) -> None:
         """Take transitions, and send all there are once they make a batch.
@@ -91,12 +94,14 @@ class Outbox:
             JormungandrError: the endpoint's own; what it has not taken stays in `unsent`.
         """
         self.keep(transitions)
-        if len(self._unsent) >= self.batch_size:
+        if self._count >= self.batch_size:
             self.send()
 
     def keep(self, transitions: Iterable[Transition]) -> None:
         """Take transitions and send nothing yet; the next `put`, `send` or `flush` does."""
-        self._unsent.extend(transitions)
+        part = transitions if type(transitions) is Steps else list(transitions)
+        self._parts.append(part)
+        self._count += len(part)
 
     def send(self) -> Receipt:
         """Send all there are, in as few requests as the limits allow, and return `receipt`.
@@ -109,8 +114,10 @@ class Outbox:
         """
         endpoint = cast("Any", self.endpoint)  # `send` is of those with a spool
         self._check_generation()
-        while self._unsent:
-            batch = self._unsent[: self._fits]
+        unsent = joined(self._parts)
+        self._parts = [unsent]
+        while unsent:
+            batch = unsent[: self._fits]
             try:
                 if self._spooled:
                     self._on_their_way.append(endpoint.send(batch))
@@ -121,7 +128,8 @@ class Outbox:
                     raise
                 self._fits = len(batch) // 2  # nothing of a refused request was kept
                 continue
-            del self._unsent[: len(batch)]
+            unsent = unsent[len(batch) :]
+            self._parts, self._count = [unsent], len(unsent)
             self._check_generation()
         return self.receipt
 
@@ -158,7 +166,7 @@ class Outbox:
 
     def discard(self) -> tuple[Transition, ...]:
         """Give up what is unsent and return it, when the endpoint refuses it for good."""
-        dropped, self._unsent = tuple(self._unsent), []
+        dropped, self._parts, self._count = self.unsent, [], 0
         return dropped
 
 

@@ -6,16 +6,14 @@ as latched at its version. Acting never needs torch. B observations, A actions, 
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from hashlib import sha256
-from itertools import pairwise, zip_longest
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -23,171 +21,30 @@ from numpy.typing import ArrayLike, NDArray
 
 from jormungandr.errors import (
     BodyTooLarge,
-    CheckpointError,
-    InvalidType,
     InvalidValue,
-    JormungandrError,
-    shown,
 )
-from jormungandr.manifest import read_folder
-from jormungandr.numerics.risk import lower_tail_mean
+from jormungandr.inputs import RAW_BOUND, VARIANCE_FLOOR, prepared, scaled
+from jormungandr.numerics.risk import lower_tail_mean, mean
 from jormungandr.numerics.support import Bounds
+from jormungandr.policy_file import check_features, decoded, encoded, read
 from jormungandr.prediction import Predictor
 from jormungandr.protocol import InferenceReply
-from jormungandr.questions import Question, best
-from jormungandr.spaces import pixels_first
+from jormungandr.questions import Question, best, choose_one
+from jormungandr.row_forward import Floats, Layer, RowForward
+from jormungandr.spaces import Box
 from jormungandr.spec import ModelSpec
+from jormungandr.streams import streams
+from jormungandr.weights import CONVOLUTIONS, convolved, factors, is_noisy, layer_shapes, linear
 
-__all__ = [
-    "CONVOLUTIONS",
-    "PolicySnapshot",
-    "factors",
-    "is_noisy",
-    "layer_shapes",
-    "network_noise",
-    "normalize",
-    "prepared",
-    "streams",
-]
-
-FORMAT = "jormungandr-policy-1"
-#: Name of the policy's file in a checkpoint folder.
-POLICY_FILE = "policy.safetensors"
-#: The manifest of a bundle, a folder that describes such a file, and what it says it is.
-BUNDLE_FILE, BUNDLE_FORMAT = "bundle.json", "jormungandr-bundle-1"
-#: Added to the variance under the root, so that a constant feature does not divide by zero.
-VARIANCE_FLOOR = 1e-8
-
-#: Filters, kernel and stride of the convolutions of an image (Mnih et al. 2015).
-CONVOLUTIONS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
+__all__ = ["PolicySnapshot"]
 
 #: Numbers (observations × actions × atoms) of one forward pass; more observations take several.
 FORWARD_NUMBERS = 1 << 24
 #: Numbers of values, or of distributions, in one reply: some 80 MB of JSON.
 REPLY_NUMBERS = 1 << 22
 
-#: Largest magnitude of an element that is not normalised.
-RAW_BOUND = np.float32(1e6)
-
-Floats = NDArray[np.float32]
-#: A linear layer: the weight (inputs, outputs), and the bias (outputs,).
-_Layer: TypeAlias = tuple[Floats, Floats]
+_FLOAT32 = np.dtype(np.float32)
 _ZERO = np.float32(0)
-
-
-def normalize(
-    observation: NDArray[Any], mean: NDArray[np.float64], var: NDArray[np.float64], clip: float
-) -> Floats:
-    """Return ``clip((observation - mean) / sqrt(var + 1e-8), -clip, clip)`` as float32, (B, D).
-
-    The one form that sampling, evaluation, acting and export share. The difference is taken in
-    float64, so that a large common offset does not eat the digits.
-    """
-    return _scaled(observation, mean, np.sqrt(var + VARIANCE_FLOOR), clip)
-
-
-def _scaled(
-    observation: NDArray[Any], mean: NDArray[np.float64], root: NDArray[np.float64], clip: float
-) -> Floats:
-    """Return what `normalize` does, given the root that it divides by."""
-    scaled = observation - mean
-    scaled /= root
-    return np.asarray(scaled.clip(-clip, clip), dtype=np.float32)
-
-
-def prepared(
-    observation: NDArray[Any],
-    spec: ModelSpec,
-    mean: NDArray[np.float64],
-    var: NDArray[np.float64],
-) -> Floats:
-    """Return what the network sees of stored observations: (B, D), or (B, C, H, W) of images.
-
-    Raw ones are bounded too: 3e38 is a fair float32, and the sum of two of them is none.
-    """
-    o = spec.observation
-    if o.is_image:
-        pixels = pixels_first(observation, o.shape).astype(np.float32)
-        return np.asarray(pixels / np.float32(255), dtype=np.float32)
-    if o.normalize:
-        return normalize(observation, mean, var, o.clip)
-    return np.asarray(np.clip(observation, -RAW_BOUND, RAW_BOUND), dtype=np.float32)
-
-
-def streams(
-    seed: int,
-) -> tuple[np.random.Generator, np.random.Generator, np.random.Generator]:
-    """Return the independent random streams of a model: initialisation, sampling, acting.
-
-    Drawing more from one never shifts another. The acting stream is all that a gateway needs; with
-    it a service that is waited for acts as a learner in process does, draw for draw.
-    """
-    children = np.random.SeedSequence(seed).spawn(3)
-    initialisation, sampling, acting = (np.random.default_rng(child) for child in children)
-    return initialisation, sampling, acting
-
-
-def network_noise(seed: int) -> np.random.Generator:
-    """Return the stream of the noise in a model's updates: the child after those of `streams`."""
-    return np.random.default_rng(np.random.SeedSequence(seed).spawn(4)[3])
-
-
-def factors(count: int, rng: np.random.Generator) -> Floats:
-    """Draw f(ε) of one side of a noisy layer, (count,), where f(x) = sign(x)·√|x|.
-
-    Fortunato et al. (2018), equations 10 and 11: the noise of a weight is the product of those of
-    its output and its input, that of a bias the one of its output.
-    """
-    drawn = rng.standard_normal(count).astype(np.float32)
-    return np.asarray(np.sign(drawn) * np.sqrt(np.abs(drawn)), dtype=np.float32)
-
-
-def is_noisy(layer: str, spec: ModelSpec) -> bool:
-    """Whether a layer, by its name, has weights of noise: each that leads to the values, linear."""
-    return spec.c51.noisy and not layer.startswith("conv.") and layer != "auxiliary"
-
-
-def layer_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
-    """Return the name and shape of every weight of a model's network, in order."""
-    shapes: dict[str, tuple[int, ...]] = {}
-    inputs = spec.observation.stored_shape[0]
-    if spec.observation.is_image:
-        blank = np.zeros((1, *spec.observation.stored_shape), dtype=np.uint8)
-        _, inputs, *sides = pixels_first(blank, spec.observation.shape).shape
-        for i, (filters, kernel, stride) in enumerate(CONVOLUTIONS):
-            shapes[f"conv.{i}.weight"] = (filters, inputs, kernel, kernel)
-            shapes[f"conv.{i}.bias"] = (filters,)
-            inputs, sides = filters, [(side - kernel) // stride + 1 for side in sides]
-        inputs *= sides[0] * sides[1]
-    for i, (before, after) in enumerate(pairwise((inputs, *spec.c51.layers))):
-        shapes[f"hidden.{i}.weight"] = (after, before)
-        shapes[f"hidden.{i}.bias"] = (after,)
-    heads = {"value": len(spec.action_set) * spec.c51.atoms}
-    if spec.c51.dueling:
-        heads = {"value": spec.c51.atoms, "advantage": heads["value"]}
-    if spec.auxiliary is not None:
-        heads["auxiliary"] = len(spec.auxiliary.classes)
-    for name, outputs in heads.items():
-        shapes[f"{name}.weight"] = (outputs, spec.c51.layers[-1])
-        shapes[f"{name}.bias"] = (outputs,)
-    for name, shape in list(shapes.items()):
-        if is_noisy(name.rpartition(".")[0], spec):
-            shapes[f"{name}_sigma"] = shape
-    return shapes
-
-
-def convolved(x: Floats, weight: Floats, bias: Floats, stride: int) -> Floats:
-    """Return the rectified convolution of (B, C, H, W) with (F, C, k, k), (B, F, H', W')."""
-    filters, _, kernel, _ = weight.shape
-    windows = np.lib.stride_tricks.sliding_window_view(x, (kernel, kernel), axis=(2, 3))
-    windows = windows[:, :, ::stride, ::stride].transpose(0, 2, 3, 1, 4, 5)  # B, H', W', C, k, k
-    count, height, width = windows.shape[:3]
-    flat = (
-        windows.reshape(count * height * width, weight[0].size) @ weight.reshape(filters, -1).T
-        + bias
-    )
-    rows = np.maximum(flat, np.float32(0)).reshape(count, height, width, filters)
-    return np.ascontiguousarray(rows.transpose(0, 3, 1, 2))
 
 
 @lru_cache(maxsize=256)
@@ -196,29 +53,6 @@ def _atoms(low: float, high: float, count: int) -> NDArray[np.float64]:
     found = np.linspace(low, high, count)
     found.setflags(write=False)
     return found
-
-
-def _linear(x: Floats, layer: _Layer) -> Floats:
-    """Return what a layer makes of (B, inputs), (B, outputs)."""
-    weight, bias = layer
-    found: Floats = x.dot(weight)  # the bits of `@`, which asks more questions first
-    found += bias
-    return found
-
-
-Count = Annotated[int, msgspec.Meta(ge=0)]
-
-
-class _Header(msgspec.Struct):
-    """The JSON header of a policy's bytes."""
-
-    format: str
-    spec: dict[str, Any]
-    version: Count
-    update_count: Count
-    transitions: Count
-    generation: Count
-    support: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -256,7 +90,7 @@ class PolicySnapshot(Predictor):
         return _atoms(*given, self.spec.c51.atoms)
 
     @cached_property
-    def _forward(self) -> tuple[list[_Layer], dict[str, _Layer], Floats]:
+    def _forward(self) -> tuple[list[Layer], dict[str, Layer], Floats]:
         """What the forward pass wants: hidden layers, heads by name, the support in float32."""
         c51 = self.spec.c51
         heads = ["value", *["advantage"][: c51.dueling]]
@@ -265,7 +99,7 @@ class PolicySnapshot(Predictor):
         hidden = [self._layer(f"hidden.{i}") for i in range(len(c51.layers))]
         return hidden, {name: self._layer(name) for name in heads}, self.support.astype(np.float32)
 
-    def _layer(self, name: str) -> _Layer:
+    def _layer(self, name: str) -> Layer:
         """Return a linear layer's weight, transposed, and its bias."""
         weight = np.ascontiguousarray(self.weights[f"{name}.weight"].T)
         return weight, self.weights[f"{name}.bias"]
@@ -275,12 +109,32 @@ class PolicySnapshot(Predictor):
         """What normalised elements are divided by, (D,)."""
         return np.asarray(np.sqrt(self.var + VARIANCE_FLOOR))
 
+    @cached_property
+    def _row(self) -> RowForward | None:
+        """The pass of one vector; None of a network that has more to it, and with masks."""
+        spec = self.spec
+        o = spec.observation
+        if o.is_image or spec.c51.dueling or spec.action_masks:
+            return None
+        hidden, heads, _ = self._forward
+        # What is not normalised is bounded; less nothing and divided by one, it stays what it is.
+        mean, root, clip = np.zeros_like(self.mean), np.ones_like(self.mean), float(RAW_BOUND)
+        if o.normalize:
+            mean, root, clip = self.mean, self._root, o.clip
+        return RowForward(mean, root, clip, hidden, heads["value"], len(spec.action_set))
+
+    @cached_property
+    def _plain_shape(self) -> tuple[int, ...] | None:
+        """The shape of one observation that is stored as it is shown; None if none is."""
+        o = self.spec.observation
+        return o.stored_shape if isinstance(o.space, Box) and self._row is not None else None
+
     def _prepared(self, observation: NDArray[Any]) -> Floats:
         """Return what the network sees, as `prepared` does."""
         o = self.spec.observation
         x = np.asarray(observation, dtype=o.stored_dtype)
         if o.normalize and not o.is_image:
-            return _scaled(x, self.mean, self._root, o.clip)
+            return scaled(x, self.mean, self._root, o.clip)
         return prepared(x, self.spec, self.mean, self.var)
 
     def logits(self, observation: NDArray[Any]) -> tuple[Floats, Floats | None]:
@@ -297,17 +151,17 @@ class PolicySnapshot(Predictor):
                 x = convolved(x, weight, bias, stride)
             x = x.reshape(len(x), math.prod(x.shape[1:]))
         for layer in hidden:
-            x = _linear(x, layer)
+            x = linear(x, layer)
             np.maximum(x, _ZERO, out=x)
         shape = (len(x), len(self.spec.action_set), self.spec.c51.atoms)
-        values = _linear(x, heads["value"])
+        values = linear(x, heads["value"])
         if self.spec.c51.dueling:
-            advantage = _linear(x, heads["advantage"]).reshape(shape)
+            advantage = linear(x, heads["advantage"]).reshape(shape)
             values = values[:, None, :] + (advantage - advantage.mean(axis=1, keepdims=True))
         values = values.reshape(shape)
         if self.spec.auxiliary is None:
             return values, None
-        return values, _linear(x, heads["auxiliary"])
+        return values, linear(x, heads["auxiliary"])
 
     def with_noise(self, rng: np.random.Generator) -> PolicySnapshot:
         """Return this policy of a noisy network with noise from a stream in its weights.
@@ -345,7 +199,7 @@ class PolicySnapshot(Predictor):
 
     def values(self, observation: NDArray[Any]) -> Floats:
         """Return the expected return of every action, (B, A)."""
-        return np.asarray(self.distribution(observation) @ self._forward[2], dtype=np.float32)
+        return np.asarray(mean(self._forward[2], self.distribution(observation)), dtype=np.float32)
 
     def greedy(
         self, observation: NDArray[Any], mask: NDArray[np.bool_] | None = None
@@ -396,6 +250,19 @@ class PolicySnapshot(Predictor):
         """
         if epsilon is None:
             epsilon = self.spec.exploration.epsilon(self.transitions)
+        if (
+            type(observation) is np.ndarray
+            and observation.shape == self._plain_shape
+            and observation.dtype == _FLOAT32
+            and type(deterministic) is bool
+            and type(epsilon) is float
+            and 0 <= epsilon <= 1
+            and action_masks is None
+            and distribution is False
+        ):
+            reply = self._answer_one(observation, deterministic, epsilon, rng)
+            if reply is not None:
+                return reply
         question = Question.checked(
             self.spec,
             observation,
@@ -424,8 +291,13 @@ class PolicySnapshot(Predictor):
         """
         if self.spec.c51.noisy and len(questions) > 1:
             return [reply for one in questions for reply in self.answer([one], rng)]
-        acting = self._acting(questions[0].deterministic, rng)
-        x = questions[0].observations
+        first = questions[0]
+        x = first.observations
+        if len(questions) == 1 and len(x) == 1 and not first.distribution and self._row is not None:
+            reply = self._answer_one(x[0], first.deterministic, first.epsilon, rng)
+            if reply is not None:
+                return [reply]
+        acting = self._acting(first.deterministic, rng)
         if len(questions) > 1:
             x = np.concatenate([question.observations for question in questions])
         values, scores, probs = acting._evaluated(x, any(q.distribution for q in questions))
@@ -447,15 +319,42 @@ class PolicySnapshot(Predictor):
             )
         return replies
 
+    def _answer_one(
+        self, x: NDArray[Any], deterministic: bool, epsilon: float, rng: np.random.Generator
+    ) -> InferenceReply | None:
+        """Answer one plain question of one vector, (D,) float32, as `answer` does.
+
+        None, before anything is drawn, if it takes another way: noise, or a vector not finite.
+        """
+        row, spec = self._row, self.spec
+        if row is None or (spec.c51.noisy and not deterministic):
+            return None
+        probs = row(x)
+        if probs is None:
+            return None
+        values, scores = self._scored(probs)
+        index, probability = choose_one(scores, epsilon, deterministic, rng)
+        return InferenceReply(
+            policy_version=self.version,
+            generation=self.generation,
+            actions=[spec.action_choices[index]],
+            expected_values=[values.tolist()],
+            behavior_prob=[probability],
+        )
+
     def _acting(self, deterministic: bool, rng: np.random.Generator) -> PolicySnapshot:
         """Return what acts: this policy, or with noise where there is some."""
         noisy = self.spec.c51.noisy and not deterministic
         return self.with_noise(rng) if noisy else self
 
     def _scored(self, probs: Floats) -> tuple[Floats, Floats]:
-        """Return expected returns (B, A), and what actions are chosen by; the same for the mean."""
+        """Return expected returns (B, A), and what actions are chosen by; the same for the mean.
+
+        Of one observation's (A, N) both are (A,).
+        """
         support = self._forward[2]
-        values: Floats = probs @ support
+        # The bits of `@`, which asks more questions first.
+        values: Any = probs.dot(support) if probs.ndim == 2 else mean(support, probs)
         if self.spec.risk.kind == "mean":
             return values, values
         scores = lower_tail_mean(support, probs, self.spec.risk.level)
@@ -506,23 +405,7 @@ class PolicySnapshot(Predictor):
 
     def to_bytes(self) -> bytes:
         """Return the snapshot as safetensors with a JSON header; the same one, the same bytes."""
-        from safetensors.numpy import save
-
-        header = {
-            "format": FORMAT,
-            "spec": self.spec.to_dict(),
-            "version": self.version,
-            "update_count": self.update_count,
-            "transitions": self.transitions,
-            "generation": self.generation,
-            **({} if self.bounds is None else {"support": self.bounds}),
-        }
-        tensors: dict[str, NDArray[Any]] = {
-            **{name: np.ascontiguousarray(array) for name, array in self.weights.items()},
-            "moments.mean": np.ascontiguousarray(self.mean),
-            "moments.var": np.ascontiguousarray(self.var),
-        }
-        return bytes(save(tensors, metadata={"policy": json.dumps(header, sort_keys=True)}))
+        return encoded(self)
 
     def digest(self) -> str:
         """Return the SHA-256 of what the policy is: its weights, moments and support.
@@ -550,24 +433,9 @@ class PolicySnapshot(Predictor):
             InvalidType: no path.
             InvalidValue: the policy's features are others, or in another order.
         """
-        try:
-            path = Path(path)
-        except TypeError:
-            raise InvalidType("path", "a path", type(path).__name__) from None
-        file = path
-        try:
-            served = sorted((path / "policies").glob("*.safetensors"))
-            file = served[-1] if served else path / POLICY_FILE if path.is_dir() else path
-            if (path / BUNDLE_FILE).is_file():
-                data = read_folder(path, BUNDLE_FILE, BUNDLE_FORMAT)[1][POLICY_FILE]
-            else:
-                data = file.read_bytes()
-        except (OSError, ValueError, KeyError) as error:  # of a NUL in the path, a ValueError
-            remedy = _inside(path)
-            raise CheckpointError(shown(file, str), "a policy's file", error, remedy) from None
-        snapshot = cls.from_bytes(data)
+        snapshot = cls.from_bytes(read(path))
         if features is not None:
-            _check_features(snapshot.spec, features)
+            check_features(snapshot.spec, features)
         return snapshot
 
     @classmethod
@@ -577,75 +445,4 @@ class PolicySnapshot(Predictor):
         Raises:
             CheckpointError: the bytes are not a policy of ours.
         """
-        from safetensors import SafetensorError
-        from safetensors.numpy import load
-
-        try:
-            size = int.from_bytes(data[:8], "little")
-            metadata = json.loads(data[8 : 8 + size])["__metadata__"]
-            header = msgspec.json.decode(metadata["policy"], type=_Header)
-            spec = ModelSpec.from_dict(header.spec)
-            tensors: dict[str, NDArray[Any]] = load(data)
-        except (
-            SafetensorError,
-            KeyError,
-            ValueError,
-            TypeError,
-            RecursionError,
-            JormungandrError,
-        ) as error:
-            raise CheckpointError("policy", "safetensors of a policy", repr(error)) from None
-        if header.format != FORMAT:
-            raise CheckpointError("policy.format", FORMAT, header.format)
-        shapes: dict[str, tuple[int, ...]] = layer_shapes(spec)
-        moments = {f"moments.{m}": spec.observation.moments_shape for m in ("mean", "var")}
-        for name, shape in {**shapes, **moments}.items():
-            dtype = np.dtype(np.float32 if name in shapes else np.float64)
-            array = tensors.get(name)
-            if array is None or array.shape != shape or array.dtype != dtype:
-                got = "nothing" if array is None else f"{array.dtype} {array.shape}"
-                raise CheckpointError(f"policy.{name}", f"{dtype} {shape}", got)
-            if not np.isfinite(array).all():
-                raise CheckpointError(f"policy.{name}", "finite numbers", "NaN or infinity")
-        if (tensors["moments.var"] < 0).any():
-            raise CheckpointError("policy.moments.var", "numbers >= 0", "a negative one")
-        fitted = spec.c51.support == "auto"
-        if (header.support is not None) != fitted:
-            expected = "bounds" if fitted else "none: the specification has it"
-            raise CheckpointError("policy.support", expected, header.support)
-        if header.support is not None and not _increasing(header.support):
-            raise CheckpointError("policy.support", "[lowest, highest], finite", header.support)
-        return cls(
-            spec=spec,
-            version=header.version,
-            update_count=header.update_count,
-            transitions=header.transitions,
-            weights={name: tensors[name] for name in shapes},
-            mean=tensors["moments.mean"],
-            var=tensors["moments.var"],
-            generation=header.generation,
-            bounds=header.support,
-        )
-
-
-def _inside(path: Path) -> str:
-    """Return what to open instead of a folder that `jormungandr train` wrote; "" of any other."""
-    found: list[Path] = []
-    with contextlib.suppress(OSError, ValueError):  # of a NUL in the path
-        found = sorted(p for at in ("best", "*/best") for p in path.glob(at) if p.is_dir())
-    return f"this folder is a training's: name {found[0]}, or the latest beside it" if found else ""
-
-
-def _increasing(bounds: Bounds) -> bool:
-    return math.isfinite(bounds[0]) and math.isfinite(bounds[1]) and bounds[0] < bounds[1]
-
-
-def _check_features(spec: ModelSpec, given: Sequence[str]) -> None:
-    """Refuse features that are not a model's own, in its order."""
-    own = spec.observation.features
-    if own is None:
-        raise InvalidValue("features", "none: the policy's have no names", list(given))
-    for i, (name, other) in enumerate(zip_longest(own, given)):
-        if name != other:
-            expected, got = ("none" if n is None else repr(n) for n in (name, other))
-            raise InvalidValue(f"features[{i}]", expected, got, f"the policy's are {list(own)}")
+        return cls(**decoded(data))

@@ -14,7 +14,7 @@ from jormungandr.encoding import observations
 from jormungandr.errors import InvalidType, InvalidValue, shown
 from jormungandr.spec import ModelSpec
 
-__all__ = ["Question", "best"]
+__all__ = ["Question", "best", "choose_one"]
 
 _FLAGS = (bool, np.bool_)
 #: The probability of an only action that is not drawn; shared, so nobody may write to it.
@@ -82,9 +82,7 @@ class Question:
         if self.deterministic or self.epsilon <= 0:
             return first, _CERTAIN if count == 1 else np.ones(count)
         if count == 1 and self.masks is None:  # the same draws, without arrays
-            explores, drawn = rng.random() < self.epsilon, int(rng.integers(actions))
-            taken = drawn if explores else int(first[0])
-            probability = self.epsilon / actions + (1 - self.epsilon) * (taken == first[0])
+            taken, probability = choose_one(values[0], self.epsilon, False, rng)
             return np.array([taken]), np.array([probability])
         random = rng.random(count) < self.epsilon
         if self.masks is None:
@@ -96,6 +94,25 @@ class Question:
             other = (self.masks.cumsum(axis=1) == (k + 1)[:, None]).argmax(axis=1)
         chosen = np.where(random, other, first)
         return chosen, self.epsilon / allowed + (1 - self.epsilon) * (chosen == first)
+
+
+def choose_one(
+    values: NDArray[np.float32], epsilon: float, deterministic: bool, rng: np.random.Generator
+) -> tuple[int, float]:
+    """Return what `Question.choose` does of one observation without a mask, without arrays.
+
+    Args:
+        values: (A,) expected return of every action.
+        epsilon: probability of a uniformly random action.
+        deterministic: take the best action always.
+        rng: draws as there.
+    """
+    first = int(values.argmax())
+    if deterministic or epsilon <= 0:
+        return first, 1.0
+    explores, drawn = rng.random() < epsilon, int(rng.integers(len(values)))
+    taken = drawn if explores else first
+    return taken, epsilon / len(values) + (1 - epsilon) * (taken == first)
 
 
 def best(values: NDArray[np.float32], mask: NDArray[np.bool_] | None) -> NDArray[np.int64]:

@@ -57,7 +57,7 @@ def _finite(value: float) -> bool:
 def _utf8(where: str, *texts: object) -> None:
     """Refuse text that could not be written to a checkpoint: lone surrogates."""
     for text in texts:
-        if isinstance(text, str):
+        if isinstance(text, str) and not text.isascii():
             require(not any("\ud800" <= c <= "\udfff" for c in text), where, "valid UTF-8", text)
 
 

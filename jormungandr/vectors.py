@@ -21,6 +21,7 @@ __all__ = ["plain_batch", "plain_vector", "plain_vectors"]
 #: Numbers up to this one are finite in float32; of larger ones it is not decided here.
 _LARGE = 1e38
 _FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
+_FLOATS = frozenset((_FLOAT32, _FLOAT64))
 
 
 def plain_vector(values: Any, o: Observation) -> NDArray[np.float32] | None:
@@ -49,15 +50,27 @@ def plain_batch(values: Any, o: Observation) -> NDArray[np.float32] | None:
     return _finite(values, (len(values), *o.stored_shape))
 
 
-def plain_vectors(values: Sequence[Any], o: Observation) -> NDArray[np.float32] | None:
-    """Return observations given one by one, at least one, likewise: (B, D)."""
-    if set(map(type, values)) != {np.ndarray} or o.is_image or not isinstance(o.space, Box):
+def plain_vectors(
+    values: Sequence[Any] | NDArray[Any], o: Observation
+) -> NDArray[np.float32] | None:
+    """Return observations given one by one, or as an array over at least one: (B, D) likewise."""
+    if o.is_image or not isinstance(o.space, Box):
+        return None
+    if type(values) is np.ndarray:
+        fits = values.shape[1:] in (o.stored_shape, o.shown_shape)
+        return _finite(values, (len(values), *o.stored_shape)) if fits else None
+    if set(map(type, values)) != {np.ndarray}:
         return None
     if {value.shape for value in values} - {o.stored_shape, o.shown_shape}:
         return None
-    if len({value.dtype for value in values}) > 1:
+    dtypes = {value.dtype for value in values}
+    if len(dtypes) > 1 or not dtypes <= _FLOATS:
         return None
-    return _finite(np.concatenate(values, axis=None), (len(values), *o.stored_shape))
+    try:
+        numbers = np.frombuffer(b"".join(values), *dtypes)
+    except TypeError:  # of one whose numbers do not lie one after another
+        numbers = np.concatenate(values, axis=None)
+    return _finite(numbers, (len(values), *o.stored_shape))
 
 
 def _finite(values: NDArray[Any], shape: tuple[int, ...]) -> NDArray[np.float32] | None:

@@ -471,6 +471,29 @@ def test_lists_without_an_end(space: spaces.Space[Any]) -> None:
             observations(given, spec_of(space))
 
 
+def test_integers_beyond_64_bits() -> None:
+    """They are numbers where any are, in axes and in a Dict as well; elsewhere they are refused."""
+    x = [[2**64], [1]]
+    in_dict = spec_of(spaces.Dict({"x": spaces.Box(-1, 1, (2, 1), np.float32)}))
+    for spec, given in (
+        (spec_of(spaces.Box(-1, 1, (2, 1), np.float32)), x),
+        (in_dict, {"x": x}),
+        (in_dict, {"x": [x]}),
+    ):
+        assert observations(given, spec).tolist() == [[2.0**64, 1.0]]
+    for space, wrong in (
+        (spaces.Box(-1, 1, (2, 1), np.float32), np.array(x, dtype=object)),
+        (spaces.Box(-1, 1, (2, 1), np.float32), [np.array(x, dtype=object)]),
+        (spaces.Box(-1, 1, (2, 1), np.float32), [[[2**64], [True]]]),
+        (spaces.Discrete(3), [2**64]),
+        (spaces.MultiDiscrete([3, 3]), [[2**64, 1]]),
+        (spaces.MultiBinary([2, 1]), [x]),
+        (spaces.Box(0, 255, (40, 40), np.uint8), [[[2**64] * 40] * 40]),
+    ):
+        with pytest.raises(DtypeMismatch, match="expected numbers, got"):
+            observations(wrong, spec_of(space))
+
+
 def test_an_image_inside_a_dict_is_named() -> None:
     """What is not supported says so, and what to do."""
     space = spaces.Dict({"camera": spaces.Box(0, 255, (64, 64, 3), np.uint8), "v": BOX})

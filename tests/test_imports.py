@@ -18,13 +18,14 @@ TORCH_MODULES = {"torch", "safetensors", "stable_baselines3"}
 
 #: A module imports from lower layers, and from its own package; `protocol` alone imports a sibling.
 LAYERS: list[set[str]] = [
-    {"errors", "version", "durable", "failpoints", "numerics", "registering"},
+    {"errors", "version", "durable", "failpoints", "numerics", "registering"}
+    | {"row_forward", "streams"},
     {"spaces", "checks", "presets", "manifest", "tally", "lag", "nesting", "http1"},
     {"settings"},
     {"spec", "protocol", "transport", "vectors"},
-    {"encoding", "ids"},
+    {"encoding", "ids", "steps", "inputs", "weights"},
     {"tags", "splits"},
-    {"prediction", "columns", "episode", "outbox"},
+    {"prediction", "columns", "episode", "outbox", "policy_file"},
     {"questions", "heldout", "held_steps"},
     {"rows", "ledger", "policy", "wire", "packed", "recorder", "records", "trial", "typed_rows"},
     {"admission", "actors", "bundle", "encoder", "off_policy"},
@@ -171,7 +172,7 @@ def test_environments_import_nothing_of_ours() -> None:
 
 def test_wrappers_import_what_an_actor_needs_only() -> None:
     """Wrappers are handed an Endpoint; they know its protocol, not what is behind it."""
-    known = {"protocol", "errors", "spaces", "episode", "outbox"}
+    known = {"protocol", "errors", "spaces", "episode", "outbox", "steps"}
     wrong = {
         (module, name)
         for module, tree in WRAPPERS.items()

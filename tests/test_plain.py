@@ -15,7 +15,7 @@ from jormungandr import encoding
 from jormungandr.admission import Admission, rules
 from jormungandr.columns import ARRAYS, Columns, columns, door
 from jormungandr.encoding import observations
-from jormungandr.errors import JormungandrError
+from jormungandr.errors import IdentityConflict, JormungandrError
 from jormungandr.ledger import Draft, MemoryStore
 from jormungandr.protocol import Transition
 from jormungandr.rows import encode_row
@@ -241,6 +241,25 @@ def test_observations(values: Any, count: int, monkeypatch: pytest.MonkeyPatch) 
         assert (mine.dtype, mine.shape) == (expected.dtype, expected.shape)
         assert mine.tobytes() == expected.tobytes()
         assert not np.shares_memory(mine, given)
+
+
+@pytest.mark.parametrize("t", [0, 1, 15, 256])
+def test_a_lone_retry_of_the_newest_step(t: int) -> None:
+    """Sent again alone, the newest step is a duplicate that is journaled and counted nowhere."""
+    admission, store = Admission(SPEC), MemoryStore()
+    for n in range(t + 1):
+        taken = columns([transition(timestep=n)], SPEC)
+        admitted(admission, store, taken, [])
+    before = store.to_bytes()
+    for _ in range(2):
+        receipt, rows, _, _ = admitted(admission, store, taken, [])
+        counts = [receipt[name] for name in ("accepted", "duplicate", "stale_dropped", "lsn")]
+        assert (counts, rows) == ([0, 1, 0, t + 1], [])
+        assert store.to_bytes() == before
+    with pytest.raises(IdentityConflict):
+        admitted(admission, store, columns([transition(timestep=t, reward=1.0)], SPEC), [])
+
+    assert store.counters.train == t + 1
 
 
 def stream(rng: np.random.Generator, count: int) -> list[Transition]:

@@ -18,7 +18,8 @@ from safetensors.numpy import load, save
 
 from jormungandr import Learner, ModelSpec, PolicySnapshot
 from jormungandr.errors import CheckpointError, InvalidValue
-from jormungandr.policy import layer_shapes, normalize
+from jormungandr.inputs import normalize
+from jormungandr.weights import layer_shapes
 
 Step = Callable[..., dict[str, Any]]
 Small = Callable[..., ModelSpec]

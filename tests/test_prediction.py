@@ -11,8 +11,8 @@ from starlette.testclient import TestClient
 
 from jormungandr import Learner, ModelSpec, PolicySnapshot, RemotePolicy
 from jormungandr.errors import InvalidType, MissingField, ShapeMismatch
-from jormungandr.policy import layer_shapes
 from jormungandr.prediction import Predictor
+from jormungandr.weights import layer_shapes
 from jormungandr_wrappers import SpecifiedEnv
 from tests.service.serving import TOKEN, InMemory, connect, memory
 from tests.wrappers.walk import Walk

@@ -19,8 +19,8 @@ from jormungandr.errors import (
     MissingField,
     UnknownField,
 )
-from jormungandr.policy import layer_shapes
 from jormungandr.spec import MODEL_ID, ModelSpec, preset_names
+from jormungandr.weights import layer_shapes
 
 BASE: dict[str, Any] = {"observation": {"shape": [4]}, "actions": 2}
 

@@ -115,6 +115,17 @@ def test_they_are_content(small: Small, step: Step) -> None:
     assert len(set(found)) == 4
 
 
+def test_content_does_not_depend_on_the_batch(small: Small, step: Step) -> None:
+    """A step with tags has the same digest alone and among others."""
+    rows = [
+        step(0, episode_id=f"e{i}", reward=float(i), tags=tags)
+        for i, tags in enumerate([None, CALM, {"map": "x"}])
+    ]
+    alone = [int(columns([row], small()).digests()[0]) for row in rows]
+
+    assert columns(rows, small()).digests().tolist() == alone
+
+
 def test_in_a_journal_row(small: Small, step: Step) -> None:
     """They come back from the bytes; a program of before reads no such row as one without."""
     rows = [step(0, tags=CALM), step(1), step(0, episode_id="f", tags={"map": "x"})]

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from jormungandr.columns import ARRAYS, Columns, columns
-from jormungandr.errors import JormungandrError
+from jormungandr.encoding import observations
+from jormungandr.errors import JormungandrError, NonFinite
 from jormungandr.nesting import scan_json
 from jormungandr.spec import ModelSpec
 from jormungandr.typed_rows import typed_rows
@@ -49,17 +51,17 @@ def bodies(draw: Any) -> bytes:
     return json.dumps({"transitions": rows}, ensure_ascii=draw(st.booleans())).encode()
 
 
-def general(body: bytes) -> Columns:
+def general(body: bytes, spec: ModelSpec = SPEC) -> Columns:
     """Return what the general way makes of a body."""
     scan_json(body)
-    return columns(fields(decode_object(body), {"transitions": list}, {})["transitions"], SPEC)
+    return columns(fields(decode_object(body), {"transitions": list}, {})["transitions"], spec)
 
 
-def fast(body: bytes) -> Columns | None:
+def fast(body: bytes, spec: ModelSpec = SPEC) -> Columns | None:
     """Return what the typed way makes of it; None where it leaves it to the other one."""
-    found = typed_rows(body, SPEC)
+    found = typed_rows(body, spec)
     try:
-        return None if found is None else columns(found, SPEC)
+        return None if found is None else columns(found, spec)
     except JormungandrError:
         return None
 
@@ -84,6 +86,63 @@ def test_a_part_of_the_general_way(body: bytes) -> None:
     found = fast(body)
     if found is not None:
         assert_same(found, general(body))
+
+
+#: Of two elements: a vector, and one of two axes, which may come as a vector too.
+WIDE = [ModelSpec.from_dict({**QUIET, "observation": {"shape": s}}) for s in ([2], [2, 1])]
+#: A little more than half way between two float32, by less than float64 tells apart.
+HALFWAY = 2**60 + 2**36 + 1
+
+
+@given(
+    st.one_of(st.integers(-(2**64), 2**65), st.integers(-(2**130), 2**130)),
+    st.sampled_from([1, 1.5, -1]),
+    st.sampled_from(WIDE),
+    st.booleans(),
+)
+@example(HALFWAY, 1, WIDE[1], False)
+@example(HALFWAY, 1.5, WIDE[0], True)
+@example(2**64, 1, WIDE[1], False)
+@example(2**64, -1, WIDE[1], True)
+@example(2**128, 1, WIDE[1], False)
+@example(-(2**63), 1, WIDE[1], False)
+def test_integers_of_any_size(x: int, beside: float, spec: ModelSpec, nested: bool) -> None:
+    """A number is a float64 first, however it comes, alone or beside others; or is refused."""
+    seen: Any = [x, beside]
+    shape = spec.observation.shape if nested else (2,)
+    seen, other = (np.array(v, dtype=object).reshape(shape).tolist() for v in (seen, [0.5, 0.5]))
+    row = {**ROW, "observation": seen, "next_observation": seen, "reward": x}
+    plain = {**ROW, "observation": other, "next_observation": other}
+    with np.errstate(over="ignore"):
+        expected = np.array([[x, beside]], dtype=np.float64).astype(np.float32)
+    for before in range(2):
+        rows = [{**plain, "timestep": t} for t in range(before)] + [{**row, "timestep": before}]
+        body = json.dumps({"transitions": rows}).encode()
+        found = fast(body, spec)
+        if not np.isfinite(expected).all():
+            assert found is None
+            with pytest.raises(NonFinite):
+                general(body, spec)
+            continue
+        assert found is not None or nested
+        assert_same(found or general(body, spec), general(body, spec))
+        taken = general(body, spec).take([before])
+        for array in (taken.observation, taken.next_observation, observations([seen], spec)):
+            assert array.tobytes() == expected.tobytes()
+        assert taken.reward.tolist() == expected[0, :1].tolist()
+
+
+@pytest.mark.parametrize("spec", WIDE, ids=["vector", "axes"])
+def test_arrays_of_integers(spec: ModelSpec) -> None:
+    """An array of integers comes to what the same numbers in JSON come to, in any company."""
+    seen = np.array([HALFWAY, 1]).reshape(spec.observation.shape)
+    rows = [{**ROW, "observation": seen, "next_observation": seen.astype(np.float64)}]
+    many = [*rows, {**rows[0], "timestep": 1, "observation": seen.tolist()}]
+
+    assert columns(rows, spec).observation[0].tolist() == [2.0**60, 1.0]
+    assert columns(rows, spec).digests()[0] == columns(many, spec).digests()[0]
+    for name in ("observation", "next_observation"):
+        assert (getattr(columns(many, spec), name) == columns(rows, spec).observation).all()
 
 
 @pytest.mark.parametrize("count", [1, 2, 300])
@@ -129,9 +188,26 @@ def test_a_name_twice(name: str) -> None:
     assert typed_rows(twice.encode(), SPEC) is None
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_of_other_widths(count: int) -> None:
+    """Observations and successors that are not as wide as the model's, first or last."""
+    for name in ("observation", "next_observation"):
+        for wrong in ([], [0.0], [0.0] * 3):
+            for i in {0, count - 1}:
+                rows = [{**ROW, "timestep": t} for t in range(count)]
+                rows[i][name] = wrong
+                assert typed_rows(json.dumps({"transitions": rows}).encode(), SPEC) is None
+
+
 def test_of_other_spaces() -> None:
     """Models of images, dicts, integers or masks are for the general way."""
     for changes in (
+        {"observation": {"shape": [36, 36], "dtype": "uint8"}},
+        {
+            "observation": {
+                "space": {"type": "dict", "spaces": {"x": {"type": "box", "shape": [2]}}}
+            }
+        },
         {"action_masks": True},
         {"observation": {"space": {"type": "discrete", "n": 3}}},
     ):

@@ -14,13 +14,17 @@ __all__ = ["Continuation", "Stretch", "continued"]
 
 
 class Stretch(NamedTuple):
-    """Steps of one episode: where they lie in a batch in order of episodes, and their timesteps."""
+    """Steps of one episode: where they lie in a batch in order of episodes, and their timesteps.
+
+    `known` is its last step before, -1 for none.
+    """
 
     key: Key
     begin: int
     end: int
     first: int
     last: int
+    known: int
 
 
 class Continuation(NamedTuple):
@@ -57,7 +61,7 @@ def continued(columns: Columns, draft: Draft) -> Continuation | None:
     start, stop = start[by_place], stop[by_place]
     first = order[start]
     stretches, episodes = [], {}
-    for actor, episode, of_split, over, *place in zip(
+    for actor, episode, of_split, over, begin, end, t0, t1 in zip(
         columns.actor[first].tolist(),
         columns.episode[first].tolist(),
         split[start].tolist(),
@@ -68,12 +72,13 @@ def continued(columns: Columns, draft: Draft) -> Continuation | None:
         t[stop - 1].tolist(),
         strict=True,
     ):
-        now = Stretch((columns.actors[actor], columns.episodes[episode]), *place)
-        known, mask = draft.episode(now.key), 1 << of_split
+        key = (columns.actors[actor], columns.episodes[episode])
+        known, mask = draft.episode(key), 1 << of_split
+        now = Stretch(key, begin, end, t0, t1, -1 if known is None else known.last)
         if known is not None and (
             known.end >= 0 or now.first <= known.last or known.splits != mask
         ):
             return None
-        episodes[now.key] = Episode(of_split, mask, now.last if over else -1, now.last)
+        episodes[key] = Episode(of_split, mask, now.last if over else -1, now.last)
         stretches.append(now)
     return Continuation(order, stretches, episodes)

@@ -177,9 +177,9 @@ def write(
     if continuation is not None:
         order, stretches, _ = continuation
         ordered, slots = records[order], columns.timestep[order] % BLOCK
-        for key, begin, end, first, last in stretches:
+        for key, begin, end, first, last, known in stretches:
             if first // BLOCK == last // BLOCK:
-                block = draft.writable(key, first // BLOCK, last % BLOCK + 1)
+                block = draft.writable(key, first // BLOCK, last % BLOCK + 1, known)
                 block[slots[begin:end]] = ordered[begin:end]
             else:
                 timestep = columns.timestep[order[begin:end]]

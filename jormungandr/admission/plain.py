@@ -75,14 +75,14 @@ def plain_step(
     ended = bool(columns.terminated[0] or columns.truncated[0])
     episode, mask = draft.episode(key), 1 << split
     if episode is None:
-        first = split
+        first, known = split, -1
     elif episode.end >= 0 or t <= episode.last or episode.splits != mask:
         return None
     else:
-        first = episode.split
+        first, known = episode.split, episode.last
     draft.episodes[key] = Episode(first, mask, t if ended else -1, t)
     place = t % BLOCK
-    block = draft.writable(key, t // BLOCK, place + 1)
+    block = draft.writable(key, t // BLOCK, place + 1, known)
     ordinal = now.train if split == TRAIN else now.validation
     block[place] = (columns.digests()[0], ordinal, columns.label[0], ACCEPTED, split)
     lsn = now.lsn + 1

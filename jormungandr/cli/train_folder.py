@@ -24,7 +24,8 @@ from jormungandr.cli.opening import check_writable
 from jormungandr.cli.train_files import WRITABLE, replace_file, writable
 from jormungandr.durable import make_folder
 from jormungandr.errors import CheckpointError, InvalidValue
-from jormungandr.policy import POLICY_FILE, PolicySnapshot
+from jormungandr.policy import PolicySnapshot
+from jormungandr.policy_file import POLICY_FILE
 from jormungandr.spec import ModelSpec
 
 __all__ = ["TrainingFolder", "check_out", "keep_policy", "kept_step", "read_facts", "seed_folders"]

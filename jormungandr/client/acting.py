@@ -183,6 +183,10 @@ class LocalActing:
         """Seconds since the service said that it has no newer one."""
         return self._follower.age
 
+    def stop(self) -> None:
+        """Follow no longer, and let nobody hear of it when a connection is closed."""
+        self._follower.stop()
+
     def close(self) -> None:
         """Follow no longer."""
         self._follower.close()

@@ -95,9 +95,13 @@ class Follower:
         """Seconds since the service said that this is the newest; infinite before there is one."""
         return float("inf") if self._snapshot is None else time.monotonic() - self._confirmed
 
+    def stop(self) -> None:
+        """Ask for no more; how a request that is under way ends is nobody's concern."""
+        self._stopping.set()
+
     def close(self) -> None:
         """End the thread; the policy that is here stays."""
-        self._stopping.set()
+        self.stop()
         if self._thread is not None:
             # A request that is held open ends with its connection, also one that just begins.
             end = time.monotonic() + 5.0

@@ -277,6 +277,8 @@ class RemoteLearner(RemoteModel, Episodic):
             JormungandrError: some were refused, and no call has said so yet.
         """
         left = 0
+        if self._local is not None:
+            self._local.stop()  # its connection ends with the sender's
         if self._sender is not None:
             left = self._sender.close(self.patience if timeout is None else timeout)
         self._acting.close()

@@ -135,9 +135,10 @@ class Columns:
         if count == 0:
             return np.zeros(0, dtype=np.uint64)
         table = np.concatenate([p.reshape(count, -1).view(np.uint8) for p in parts], axis=1)
-        digests = [blake2b(row, digest_size=8).digest() for row in table]
+        rows: list[bytes] = table.view(f"V{table.shape[1]}").ravel().tolist()
+        digests = [blake2b(row, digest_size=8).digest() for row in rows]
         for i in self.tagged.tolist():
-            content = table[i].tobytes() + msgspec.msgpack.encode(self.tags_of(i))
+            content = rows[i] + msgspec.msgpack.encode(self.tags_of(i))
             digests[i] = blake2b(content, digest_size=8).digest()
         return np.frombuffer(b"".join(digests), dtype="<u8").astype(np.uint64)
 

@@ -34,6 +34,7 @@ from jormungandr.errors import (
 )
 from jormungandr.protocol import LIMITS, Transition
 from jormungandr.spec import ModelSpec
+from jormungandr.steps import Steps
 
 __all__ = ["columns"]
 
@@ -48,7 +49,7 @@ def columns(
     """
     if isinstance(transitions, Columns):
         return _checked(transitions, spec)
-    if type(transitions) is list and transitions:
+    if type(transitions) in (list, Steps) and transitions:
         one = len(transitions) == 1
         plain = plain_row(transitions[0], spec) if one else plain_rows(transitions, spec)
         if plain is not None:

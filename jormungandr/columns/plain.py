@@ -8,7 +8,8 @@ is the number of transitions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from types import NoneType
 from typing import Any
 
@@ -20,6 +21,7 @@ from jormungandr.columns.batch import Columns
 from jormungandr.protocol import LIMITS, Transition
 from jormungandr.settings import FLOAT32_MAX
 from jormungandr.spec import ModelSpec
+from jormungandr.steps import Steps
 from jormungandr.vectors import plain_vector, plain_vectors
 
 __all__ = ["plain_row", "plain_rows"]
@@ -97,13 +99,18 @@ def plain_row(given: Any, spec: ModelSpec) -> Columns | None:
     )
 
 
-def plain_rows(rows: list[Any], spec: ModelSpec) -> Columns | None:
+def plain_rows(rows: Sequence[Any], spec: ModelSpec) -> Columns | None:
     """Return transitions as checked columns; None where only the general way can tell."""
-    if set(map(type, rows)) != {Transition} or spec.action_masks:
+    if spec.action_masks:
         return None
-    given: dict[str, Sequence[Any]] = dict(
-        zip(_FIELDS, zip(*map(astuple, rows), strict=True), strict=True)
-    )
+    given: Mapping[str, Any]
+    if isinstance(rows, Steps):
+        given = rows.fields
+    elif set(map(type, rows)) == {Transition}:
+        values = list(chain.from_iterable(map(astuple, rows)))
+        given = {name: values[i :: len(_FIELDS)] for i, name in enumerate(_FIELDS)}
+    else:
+        return None
     if any(set(map(type, given[name])) - kinds for name, kinds in _KINDS.items()):
         return None
     actors, episodes = dict.fromkeys(given["actor_id"]), dict.fromkeys(given["episode_id"])

@@ -40,8 +40,6 @@ UNSHIFTED_LOSS = 1e8
 #: With so many times more units than inputs, MKL takes half the time or less for the transposed
 #: product.
 NARROW = 8
-#: A sum of squares below it may have lost some of them.
-SMALLEST_SQUARE = 1e-20
 
 
 class ClosedFormC51(C51):
@@ -97,7 +95,7 @@ class ClosedFormC51(C51):
             auxiliary_loss, by_classes = self._auxiliary_gradient(batch.label)
             sum_of_both += self.spec.auxiliary.weight * (auxiliary_loss or 0.0)
         self._backward(x, by_classes)
-        norm = _norm(self._gradient.values)
+        norm = self._gradient.norm()
         finite = math.isfinite(norm) and math.isfinite(sum_of_both)
         if finite:
             self._descend(norm, self.spec.c51.rate(updates))
@@ -226,7 +224,7 @@ class ClosedFormC51(C51):
 
     def finite(self) -> bool:
         """Whether every weight that a step changes is finite."""
-        return _finite(self._online) and (self._average is None or _finite(self._average))
+        return self._online.finite() and (self._average is None or self._average.finite())
 
     def copy_target(self) -> None:
         """Copy the online network to the target network."""
@@ -242,16 +240,3 @@ class ClosedFormC51(C51):
 def _in_range(total: Floats, smallest: float, largest: float) -> bool:
     # Of a NaN it is false.
     return bool(1 / smallest < np.minimum.reduce(total) and np.maximum.reduce(total) < largest)
-
-
-def _norm(gradient: Tensor) -> float:
-    squares = float(gradient.dot(gradient))
-    if SMALLEST_SQUARE < squares < math.inf:
-        return math.sqrt(squares)
-    return float(torch.linalg.vector_norm(gradient))  # which does not square in float32
-
-
-def _finite(layers: Layers) -> bool:
-    # A sum is finite only of finite numbers; of such it may still overflow.
-    values = layers.values
-    return math.isfinite(values.sum()) or bool(values.isfinite().all())

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from jormungandr.columns import TRAIN, VALIDATION, Columns
 from jormungandr.errors import CheckpointError, InvalidValue, JormungandrError
 from jormungandr.heldout import HeldOut, kept_episodes
+from jormungandr.inputs import prepared
 from jormungandr.learner.c51 import C51, Batch, Losses, Update
 from jormungandr.learner.checkpoint import read_checkpoint, write_checkpoint
 from jormungandr.learner.closed_form import ClosedFormC51
@@ -33,7 +34,8 @@ from jormungandr.learner.support import CLIPPED, CLIPPED_AVERAGING, Fitting
 from jormungandr.learner.validation import ValidationStore
 from jormungandr.numerics.moments import RunningMoments
 from jormungandr.numerics.support import Bounds
-from jormungandr.policy import POLICY_FILE, PolicySnapshot, network_noise, prepared, streams
+from jormungandr.policy import PolicySnapshot
+from jormungandr.policy_file import POLICY_FILE
 from jormungandr.protocol import Evaluation
 from jormungandr.rows import (
     ACCEPTED,
@@ -44,6 +46,7 @@ from jormungandr.rows import (
     TransitionsRow,
 )
 from jormungandr.spec import ModelSpec
+from jormungandr.streams import network_noise, streams
 
 __all__ = ["Core"]
 

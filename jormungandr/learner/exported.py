@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from jormungandr.inputs import RAW_BOUND, VARIANCE_FLOOR
 from jormungandr.learner.network import Network
-from jormungandr.policy import RAW_BOUND, VARIANCE_FLOOR, PolicySnapshot
+from jormungandr.policy import PolicySnapshot
 from jormungandr.spaces import channels_first
 from jormungandr.spec import ModelSpec
 
@@ -66,7 +67,7 @@ class ExportedPolicy(nn.Module):
         return outputs if auxiliary is None else (*outputs, auxiliary)
 
     def prepared(self, observation: Tensor) -> Tensor:
-        """Return what the network sees; `jormungandr.policy.prepared` in torch."""
+        """Return what the network sees; `jormungandr.inputs.prepared` in torch."""
         o = self.settings
         if o.is_image:
             frames = observation.reshape(-1, o.frame_stack, *o.shape)

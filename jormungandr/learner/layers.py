@@ -8,12 +8,17 @@ actions, N atoms, H units.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from jormungandr.learner.network import Network
 
 __all__ = ["Gradient", "Layers"]
+
+#: A sum of squares below it may have lost some of them.
+SMALLEST_SQUARE = 1e-20
 
 
 class Layers:
@@ -74,6 +79,11 @@ class Layers:
             x = torch.relu_(out)
         return x
 
+    def finite(self) -> bool:
+        """Whether every parameter is finite."""
+        # A sum is finite only of finite numbers; of such it may still overflow.
+        return math.isfinite(self.values.sum()) or bool(self.values.isfinite().all())
+
 
 class Gradient:
     """A gradient by the parameters of a network.
@@ -108,3 +118,10 @@ class Gradient:
             self.views[f"value.{kind}"].view(self._shape[1:]).copy_(state)
             advantage = self.views[f"advantage.{kind}"].view(self._shape)
             torch.sub(by_action, state, alpha=1 / self._shape[0], out=advantage)
+
+    def norm(self) -> float:
+        """Return its length."""
+        squares = float(self.values.dot(self.values))
+        if SMALLEST_SQUARE < squares < math.inf:
+            return math.sqrt(squares)
+        return float(torch.linalg.vector_norm(self.values))  # which does not square in float32

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from jormungandr.policy import CONVOLUTIONS, factors, is_noisy, layer_shapes
 from jormungandr.spec import ModelSpec
+from jormungandr.weights import CONVOLUTIONS, factors, is_noisy, layer_shapes
 
 __all__ = ["Network", "NoisyLinear", "initial_weights", "noise", "numeric_threads"]
 

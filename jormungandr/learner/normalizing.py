@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from jormungandr.inputs import VARIANCE_FLOOR, prepared
 from jormungandr.numerics.compiled import kernels
-from jormungandr.policy import VARIANCE_FLOOR, prepared
 from jormungandr.spec import ModelSpec
 
 __all__ = ["normalized"]

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from jormungandr.encoding import observations
 from jormungandr.errors import ExportError
+from jormungandr.inputs import VARIANCE_FLOOR
 from jormungandr.numerics.risk import lower_tail_mean
-from jormungandr.policy import VARIANCE_FLOOR, PolicySnapshot
+from jormungandr.policy import PolicySnapshot
 from jormungandr.spaces import Box, as_gymnasium
 
 __all__ = ["Arrays", "Run", "check_parity", "policy_outputs", "probe"]

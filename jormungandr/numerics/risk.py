@@ -1,4 +1,4 @@
-"""Risk measures of categorical distributions in NumPy, for acting.
+"""Means and risk measures of categorical distributions in NumPy, for acting.
 
 `categorical.cvar` is the same in torch, with a gradient.
 """
@@ -8,9 +8,25 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["lower_tail_mean"]
+__all__ = ["lower_tail_mean", "mean"]
 
 _Floats = npt.NDArray[np.floating]
+
+
+def mean(support: _Floats, probs: _Floats) -> _Floats:
+    """Return the means of distributions, shape (...,).
+
+    OpenBLAS's AVX-512 kernel for five columns (``sgemv_t``) computes, beside what it is asked for,
+    with numbers that nobody has set, and drops what comes of it. Where one of those happens to be
+    a signalling NaN, NumPy would warn of it.
+
+    Args:
+        support: Atoms, shape (N,).
+        probs: Probabilities, shape (..., N).
+    """
+    with np.errstate(invalid="ignore"):
+        found: _Floats = probs @ support
+    return found
 
 
 def lower_tail_mean(support: _Floats, probs: _Floats, level: float) -> _Floats:
@@ -27,9 +43,8 @@ def lower_tail_mean(support: _Floats, probs: _Floats, level: float) -> _Floats:
         Tail means, shape (...,).
     """
     if level >= 1:
-        mean: _Floats = probs @ support
-        return mean
+        return mean(support, probs)
     mass_below = probs.cumsum(axis=-1) - probs
     tail = np.minimum(probs, np.maximum(level - mass_below, 0))
-    found: _Floats = (tail @ support) / probs.dtype.type(level)
+    found: _Floats = mean(support, tail) / probs.dtype.type(level)
     return found

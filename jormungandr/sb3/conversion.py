@@ -9,10 +9,11 @@ from gymnasium import spaces
 from torch import nn
 
 from jormungandr.errors import InvalidValue
-from jormungandr.policy import PolicySnapshot, layer_shapes
+from jormungandr.policy import PolicySnapshot
 from jormungandr.sb3.encoders import ImageEncoder, VectorEncoder
 from jormungandr.settings import Observation
 from jormungandr.spaces import Box, DictSpace, as_gymnasium, channels_first
+from jormungandr.weights import layer_shapes
 
 if TYPE_CHECKING:
     from jormungandr.sb3.policies import C51Policy

@@ -16,9 +16,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from jormungandr.errors import InvalidValue
-from jormungandr.policy import CONVOLUTIONS, RAW_BOUND
+from jormungandr.inputs import RAW_BOUND
 from jormungandr.sb3.moments import ObservationMoments
 from jormungandr.spaces import channels_first
+from jormungandr.weights import CONVOLUTIONS
 
 __all__ = ["ImageEncoder", "VectorEncoder"]
 
@@ -39,7 +40,7 @@ class VectorEncoder(BaseFeaturesExtractor):
     def forward(
         self, observations: PyTorchObs, moments: ObservationMoments | None = None
     ) -> Tensor:
-        """Return float32 vectors (B, D), as `jormungandr.policy.prepared` makes them.
+        """Return float32 vectors (B, D), as `jormungandr.inputs.prepared` makes them.
 
         Args:
             observations: a batch as the environment shows it, or flattened already, (B, D).

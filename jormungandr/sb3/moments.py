@@ -11,8 +11,8 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from jormungandr.inputs import VARIANCE_FLOOR
 from jormungandr.numerics.moments import RunningMoments
-from jormungandr.policy import VARIANCE_FLOOR
 
 __all__ = ["ObservationMoments", "has_moments"]
 
@@ -77,6 +77,6 @@ class ObservationMoments(nn.Module):
         self.var.copy_(torch.as_tensor(running.var))
 
     def forward(self, obs: Tensor) -> Tensor:
-        """Return float32 observations (B, D), as `jormungandr.policy.normalize` makes them."""
+        """Return float32 observations (B, D), as `jormungandr.inputs.normalize` makes them."""
         scaled = (obs.double() - self.mean) / torch.sqrt(self.var + VARIANCE_FLOOR)
         return scaled.clamp(-self.clip, self.clip).float()

@@ -14,7 +14,7 @@ from jormungandr.service.asker import Asker
 from jormungandr.tally import Arrival
 
 if TYPE_CHECKING:
-    from jormungandr.service.model import Model
+    from jormungandr.service.intake import Intake
 
 __all__ = ["Addition"]
 
@@ -23,31 +23,31 @@ class Addition:
     """What one request sends, and who waits for its receipt.
 
     Args:
-        model: that it is for.
+        intake: of the model that it is for.
         columns: checked transitions.
         asker: who waits.
     """
 
-    __slots__ = ("_asker", "_came", "_columns", "_model", "done")
+    __slots__ = ("_asker", "_came", "_columns", "_intake", "done")
 
-    def __init__(self, model: Model, columns: Columns, asker: Asker) -> None:
-        self._model, self._columns, self._asker = model, columns, asker
+    def __init__(self, intake: Intake, columns: Columns, asker: Asker) -> None:
+        self._intake, self._columns, self._asker = intake, columns, asker
         self._came: Arrival | None = None
         self.done = asker.done
 
     def admit(self, draft: Draft) -> tuple[Receipt, Sequence[Row]]:
         """Admit them into a draft of the ledger; see `Admission.transitions`."""
-        answer = self._model.admit(self._columns, draft)
+        answer = self._intake.admit(self._columns, draft)
         self._came = draft.arrival
         return answer
 
     def set_result(self, result: Receipt, /) -> None:
         """Count them, now that they are durable, and hand over the receipt."""
-        self._model.admitted(self._columns, result, self._came)
+        self._intake.admitted(self._columns, result, self._came)
         self._asker.set_result(result)
 
     def set_exception(self, exception: Exception, /) -> None:
         """Hand over why they were not admitted."""
         if isinstance(exception, PolicyVersionStale):
-            self._model.actors.refused(self._columns)
+            self._intake.actors.refused(self._columns)
         self._asker.set_exception(exception)

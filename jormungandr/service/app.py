@@ -225,8 +225,9 @@ def _routes(gateway: Gateway, exporter: Exporter) -> list[Route]:
             request.grant.check_rows(found)
             return found
 
-        model.check_backlog()
-        return 200, await model.add(await lanes.decoded(request, decode, model.commits.is_open))
+        model.intake.check_backlog()
+        found = await lanes.decoded(request, decode, model.commits.is_open)
+        return 200, await model.intake.add(found)
 
     async def label(request: Request) -> tuple[int, Any]:
         model = gateway.model(request.path["model_id"])
@@ -239,7 +240,7 @@ def _routes(gateway: Gateway, exporter: Exporter) -> list[Route]:
             return found
 
         labels = await lanes.decoded(request, decode, model.commits.is_open)
-        return 200, await model.label(labels, request.grant.split)
+        return 200, await model.intake.label(labels, request.grant.split)
 
     async def inference(request: Request) -> tuple[int, Any]:
         model = gateway.model(request.path["model_id"])
@@ -262,7 +263,7 @@ def _routes(gateway: Gateway, exporter: Exporter) -> list[Route]:
         given = await lanes.asked(request, decode)
         rows = count(given["observations"], model.spec.observation)
         lanes.rates.rows(request.grant.name, rows)
-        return 200, await model.act(
+        return 200, await model.answers.act(
             given["observations"],
             deterministic=given.get("deterministic", False),
             epsilon=given.get("epsilon"),

@@ -193,7 +193,7 @@ def _infer(one: Taken) -> bool:
     options = (given.deterministic, given.epsilon, given.action_masks)
     if body.count(b":") != 4 - options.count(UNSET):  # one of them is there twice
         return False
-    question = one.model.question(
+    question = one.model.answers.question(
         given.observations,
         given.deterministic is True,
         None if given.epsilon is UNSET else given.epsilon,
@@ -202,13 +202,13 @@ def _infer(one: Taken) -> bool:
     if question is None:
         return False
     one.enter(len(question))
-    one.model.ask(question, one)
+    one.model.answers.ask(question, one)
     return True
 
 
 def _add(one: Taken) -> bool:
     model = one.model
-    if not one.fits() or not model.is_open():
+    if not one.fits() or not model.intake.is_open():
         return False
     body = one.exchange.body
     try:
@@ -224,5 +224,5 @@ def _add(one: Taken) -> bool:
     except JormungandrError:
         return False
     one.enter(len(found))
-    model.put(found, one)
+    model.intake.put(found, one)
     return True

@@ -24,7 +24,8 @@ from jormungandr.errors import (
     MissingField,
     from_dict,
 )
-from jormungandr.policy import POLICY_FILE, PolicySnapshot
+from jormungandr.policy import PolicySnapshot
+from jormungandr.policy_file import POLICY_FILE
 from jormungandr.service.descriptions import EXPORT
 from jormungandr.service.http.body import NO_BODY
 from jormungandr.service.http.grants import Needs
@@ -137,7 +138,7 @@ class ExportRoute:
                 raise MissingField("query.format", "the name of a format", "nothing")
             name = check_format(request.query["format"], "query.format")
             model = self._find(request.path["model_id"])
-            snapshot = await model.policy_for()
+            snapshot = await model.answers.policy_for()
             data = await while_heard(self._exporter.archive(snapshot, name), receive)
             made.append((f"{model.model_id}-v{snapshot.version}-{name}.zip", data))
             return 200, None

@@ -48,7 +48,7 @@ def info(model: Model) -> dict[str, Any]:
         "labels": {"pending": counters.pending, "expired": counters.pending_expired},
         "mixed_episodes": counters.mixed_episodes,
         "unversioned": counters.unversioned,
-        "lag": model.actors.summary(),
+        "lag": model.intake.actors.summary(),
         "promotion": _promotion(model),
         "evaluation": next(reversed(learning.evaluations.values()), None),
         "learner": learner,
@@ -63,7 +63,7 @@ def metrics(model: Model) -> dict[str, Any]:
         "update": learning.metrics,
         "evaluations": list(learning.evaluations.values()),
         "returns": learning.returns or {split: {"episodes": 0, "by_tag": {}} for split in SPLITS},
-        "actors": model.actors.figures(model.journal.roll, model.journal.counters),
+        "actors": model.intake.actors.figures(model.journal.roll, model.journal.counters),
         "learner": {
             "ends": learning.process.report()["ends"],
             "quarantined": learning.quarantine.positions,
@@ -95,7 +95,7 @@ def _warnings(model: Model) -> list[str]:
     """Return what the operator should know."""
     learning = model.learning
     found = [*learning.info.get("warnings", []), *model.journal.counters.warnings()]
-    found += [*learning.quarantine.warnings(), *model.actors.warnings()]
+    found += [*learning.quarantine.warnings(), *model.intake.actors.warnings()]
     if learning.checkpoint_error is not None:
         found.append(
             f"checkpoint_failed: {learning.checkpoint_error}; what is journaled is safe, a restart"

@@ -13,13 +13,14 @@ import numpy as np
 from jormungandr.columns import action_masks as checked_masks
 from jormungandr.encoding import count
 from jormungandr.errors import BodyTooLarge, JormungandrError
-from jormungandr.policy import PolicySnapshot, layer_shapes
+from jormungandr.policy import PolicySnapshot
 from jormungandr.protocol import InferenceReply
 from jormungandr.questions import Question
 from jormungandr.service.asker import Asker
 from jormungandr.service.observe.meters import Meters
 from jormungandr.spaces import Box
 from jormungandr.spec import ModelSpec
+from jormungandr.weights import layer_shapes
 
 __all__ = ["Inference"]
 

@@ -90,7 +90,8 @@ class PolicyRoute:
             model.gate.check(wanted, "query.policy")
             wait = number(request, "wait", 0, LONGEST_WAIT, 0)
             with self._waits.enter(request.grant.name):
-                policy, newer = await while_heard(model.newer_policy(than, wait, wanted), receive)
+                newest = model.answers.newer_policy(than, wait, wanted)
+                policy, newer = await while_heard(newest, receive)
             headers = _headers(model, policy.version, model.gate.role(wanted))
             if not newer:
                 found.append((304, headers, b""))

@@ -15,7 +15,7 @@ import pytest
 
 from jormungandr import Learner, PolicySnapshot, RemoteLearner, RemotePolicy
 from jormungandr import errors as e
-from jormungandr.client import Guard
+from jormungandr.client import Guard, Spool
 from jormungandr.client import follower as follower_module
 from jormungandr.client.calls import Calls
 from jormungandr.client.follower import Follower
@@ -290,6 +290,43 @@ def test_close_ends_the_thread(service: Service) -> None:
 
     assert threads
     assert not any(t.is_alive() for t in threads)
+
+
+def test_close_is_no_failure(
+    service: Service, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The connections that a spool lets go of at the end are those of the policy, too."""
+    failures: list[str] = []
+    failed = Follower._failed
+
+    def noted(self: Follower, *given: Any) -> None:
+        failed(self, *given)
+        failures.append("policy")
+
+    class Held(Service):
+        """Answer no transitions; what is under way ends with the connections."""
+
+        def request(self, method: str, path: str, *given: Any) -> Response:
+            if not path.endswith("/experience/add"):
+                return super().request(method, path, *given)
+            adding.set()
+            until(lambda: failures, "the end of the policy's connection")
+            raise ConnectionResetError("gone")
+
+        def close(self) -> None:
+            self.leave()
+
+    held, adding = Held(), threading.Event()
+    monkeypatch.setattr(Follower, "_failed", noted)
+    found = RemoteLearner(None, "m", "t", transport=held, placement="local", spool=Spool())
+    found.act(OBSERVATIONS)
+    found.send([{**ROWS[0], "split": "train"}])
+    until(lambda: adding.is_set() and len(held.asked) == 2, "requests under way")
+    with pytest.raises(e.Unavailable, match="1 that are lost"):
+        found.close(0)
+
+    assert failures == ["policy"]
+    assert [r.getMessage() for r in caplog.records if "policy" in r.getMessage()] == []
 
 
 # -- the guard ----------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from jormungandr.learner.c51 import Batch
 from jormungandr.learner.closed_form import ClosedFormC51
 from jormungandr.learner.export import export_policy
 from jormungandr.learner.network import Network
-from jormungandr.policy import layer_shapes
+from jormungandr.weights import layer_shapes
 
 Step = Callable[..., dict[str, Any]]
 Small = Callable[..., ModelSpec]

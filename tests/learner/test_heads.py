@@ -84,4 +84,5 @@ def test_what_is_faster_is_taken() -> None:
     assert type(head(64, 64, 3, 51)) is WholeHead
     assert type(head(128, 256, 4, 51)) is GroupedHead
     assert type(head(64, 64, 1000, 51)) is GroupedHead
+    assert type(head(4, 64, 1000, 51)) is GroupedHead  # of four actions at most
     assert type(head(4096, 4096, 1, 51)) is WholeHead

@@ -21,8 +21,9 @@ from jormungandr.learner.c51 import C51, Batch
 from jormungandr.learner.export import export_policy
 from jormungandr.learner.network import Network, NoisyLinear, noise
 from jormungandr.learner.noisy import NoisyC51
-from jormungandr.policy import factors, layer_shapes, network_noise, streams
 from jormungandr.questions import Question
+from jormungandr.streams import network_noise, streams
+from jormungandr.weights import factors, layer_shapes
 
 Step = Callable[..., dict[str, Any]]
 Small = Callable[..., ModelSpec]

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from jormungandr import Learner, ModelSpec, PolicySnapshot
 from jormungandr.encoding import observations
-from jormungandr.policy import convolved, prepared
+from jormungandr.inputs import prepared
+from jormungandr.weights import convolved
 
 State = Callable[[Learner], dict[str, Any]]
 

@@ -12,13 +12,14 @@ import pytest
 
 from jormungandr import Learner
 from jormungandr.errors import BodyTooLarge, InvalidValue, JormungandrError, ShapeMismatch
-from jormungandr.policy import PolicySnapshot, streams
+from jormungandr.policy import PolicySnapshot
 from jormungandr.protocol import InferenceReply
 from jormungandr.service import app as app_module
 from jormungandr.service import inference as module
 from jormungandr.service.inference import Inference
 from jormungandr.service.observe.exposition import exposition
 from jormungandr.service.observe.meters import Meters
+from jormungandr.streams import streams
 from tests.service.serving import SPEC, experience, until
 
 MASKED: dict[str, Any] = {**SPEC, "action_masks": True}
@@ -254,7 +255,9 @@ def test_over_http(app: Any) -> None:
 
     async def ask() -> list[Any]:
         options = {"deterministic": True, "epsilon": None, "action_masks": None}
-        acts = (model.act([[0.0, float(n)]], distribution=False, **options) for n in range(64))
+        acts = (
+            model.answers.act([[0.0, float(n)]], distribution=False, **options) for n in range(64)
+        )
         return await asyncio.gather(*acts)
 
     before = _figures(app)

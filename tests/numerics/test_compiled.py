@@ -16,12 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jormungandr import Learner, ModelSpec
+from jormungandr.inputs import prepared
 from jormungandr.learner.normalizing import normalized
 from jormungandr.learner.room import Room
 from jormungandr.numerics import compiled
 from jormungandr.numerics.projection import Projection
 from jormungandr.numerics.sum_tree import SumTree
-from jormungandr.policy import prepared
 
 Step = Callable[..., dict[str, Any]]
 Small = Callable[..., ModelSpec]
@@ -71,6 +71,29 @@ def test_trees_are_equal(seed: int, capacity: int, smallest: int, zeros: float) 
 
 
 @numba
+def test_they_are_used() -> None:
+    """Where numba is installed it computes: the rest would compare NumPy with itself."""
+    assert compiled.kernels() is not None
+    for user in (SumTree(5), Projection(-1, 1, 5), Room(ModelSpec.preset("ou-note"), 4)):
+        assert user._kernels is compiled.kernels()
+    assert SumTree(5, compiled=False)._kernels is None
+    assert Projection(-1, 1, 5, compiled=False)._kernels is None
+
+
+@pytest.mark.parametrize("loops", [False, pytest.param(True, marks=numba)])
+def test_a_remainder_that_rounds_up_to_a_sum(loops: bool) -> None:
+    """Less than what lies before and in a node, and by rounding all of it: its last slot."""
+    ulp = 2.0**-52
+    tree = SumTree(5000, compiled=loops)
+    tree.set([0, 16, 20], [1.5 * ulp, 1.0, 2 * ulp])
+    mass = 1 + 3 * ulp
+    assert mass < tree.total
+    assert mass - 1.5 * ulp == tree.get([16, 20]).sum()
+
+    assert tree.find([mass]).tolist() == [20]
+
+
+@numba
 @settings(max_examples=150, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
@@ -90,6 +113,10 @@ def test_projections_are_equal(
     reward = (scale * rng.standard_normal(rows)).astype(np.float32)
     discount = np.where(rng.random(rows) < 0.4, 0, rng.random(rows)).astype(np.float32)
     discount[rng.random(rows) < 0.2] = 1
+    # By so little beyond an end that it may be rounding, or hardly not.
+    gap, slack = Projection(low, low + width, atoms, compiled=False)._shape[1:]
+    edge = (discount == 1) & (rng.random(rows) < 0.7)
+    reward[edge] = rng.uniform(-2, 2, edge.sum()) * gap * slack
     if spoiled:
         {"reward": reward, "probs": probs.reshape(-1)}[spoiled][rng.integers(rows)] = np.nan
     with np.errstate(all="ignore"):

@@ -24,9 +24,9 @@ from stable_baselines3.dqn.policies import DQNPolicy
 
 from jormungandr import ModelSpec
 from jormungandr.errors import InvalidValue
+from jormungandr.inputs import normalize
 from jormungandr.learner import c51
 from jormungandr.numerics.statistics import paired_bootstrap
-from jormungandr.policy import normalize
 from jormungandr.sb3 import C51, PrioritizedReplayBuffer
 from jormungandr_envs import paired_returns
 

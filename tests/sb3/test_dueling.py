@@ -15,8 +15,8 @@ from torch import nn
 from jormungandr import Learner, ModelSpec
 from jormungandr.errors import InvalidValue
 from jormungandr.learner import c51
-from jormungandr.policy import layer_shapes
 from jormungandr.sb3 import C51, C51Policy
+from jormungandr.weights import layer_shapes
 
 Build = Callable[..., C51]
 Small = Callable[..., ModelSpec]

@@ -20,8 +20,8 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from jormungandr import Learner, ModelSpec
 from jormungandr.errors import CheckpointError, DtypeMismatch, InvalidInput, InvalidValue
+from jormungandr.inputs import normalize
 from jormungandr.numerics.moments import RunningMoments
-from jormungandr.policy import normalize
 from jormungandr.sb3 import (
     C51,
     C51Policy,

@@ -11,7 +11,7 @@ import pytest
 
 from jormungandr import Learner
 from jormungandr.columns import columns
-from jormungandr.errors import Unauthenticated
+from jormungandr.errors import Backlog, Forbidden, Unauthenticated
 from jormungandr.packed import pack, unpack
 from jormungandr.protocol import LIMITS
 from jormungandr.service.http.grants import Grant
@@ -48,13 +48,14 @@ class Exchange:
         self.done.set_result(None)
 
 
-async def asked(app: App, target: str, body: bytes, headers: Any, direct: bool) -> Any:
-    """Return status, headers and body of an answer, and whether it is a direct one."""
-    service: Any = app.http.app
+def scoped(
+    target: str, body: bytes, headers: Any = None, host: bytes = b"testserver"
+) -> dict[str, Any]:
+    """Return what a server says of a request."""
     path, _, query = target.partition("?")
     given = [BEARER, (b"content-type", JSON.encode())] if headers is None else headers
-    own = [(b"host", b"testserver"), (b"content-length", b"%d" % len(body)), *given]
-    scope = {
+    own = [(b"host", host), (b"content-length", b"%d" % len(body)), *given]
+    return {
         "type": "http",
         "method": "POST",
         "path": path,
@@ -63,6 +64,12 @@ async def asked(app: App, target: str, body: bytes, headers: Any, direct: bool) 
         "root_path": "",
         "headers": own,
     }
+
+
+async def asked(app: App, target: str, body: bytes, headers: Any, direct: bool) -> Any:
+    """Return status, headers and body of an answer, and whether it is a direct one."""
+    service: Any = app.http.app
+    scope = scoped(target, body, headers)
     exchange = Exchange(scope, body)
     if direct and service.direct(exchange):
         answer = await exchange.done
@@ -140,6 +147,8 @@ PLAIN = {"observations": [[0.5, -1], [2, 3.5]]}
         ({"observations": [[0.5]]}, 422, False),
         ({"observations": [[0.5, -1], [1]]}, 422, False),
         ({"observations": [[0.5, 1e39]]}, 422, False),
+        ({"observations": [[0.5, -1e39]]}, 422, False),
+        ({"observations": [[2**60 + 2**36 + 1, 2**64]]}, 200, True),
         ({"observations": [[0.5, 10**400]]}, 422, False),
         ({"observations": [[0.5, True]]}, 422, False),
         ({"observations": [["a", 1]]}, 422, False),
@@ -156,10 +165,13 @@ PLAIN = {"observations": [[0.5, -1], [2, 3.5]]}
     ],
     ids=lambda value: None if isinstance(value, bool | int) else str(value)[:60],
 )
-def test_actions(pair: Pair, body: Any, status: int, direct: bool) -> None:
+def test_actions(
+    pair: Pair, body: Any, status: int, direct: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     """Actions, values, probabilities and errors are the same, and so are the draws after them."""
     assert pair.ask(INFER, body) == (status, direct)
     assert pair.ask(INFER, PLAIN) == (200, True)
+    assert "could not be answered directly" not in caplog.text  # it was foreseen
 
 
 @pytest.mark.parametrize(
@@ -217,6 +229,11 @@ def test_columns(pair: Pair) -> None:
     assert pair.ask(ADD, pack(given, 2), kind) == (409, False)
     assert pair.ask(ADD, pack(given)[:-1], kind) == (400, False)
     assert pair.ask(ADD, b"\x91" * 30 + b"\x01", kind) == (400, False)
+    more, name = pack(given), b"\xaageneration\x01"
+    assert more[0] == 0xDE  # a map, and of how many names
+    once, twice = (more[:2] + bytes([more[2] + n]) + more[3:] + n * name for n in (1, 2))
+    assert pair.ask(ADD, once, kind) == (200, True)
+    assert pair.ask(ADD, twice, kind) == (400, False)
     assert pair.ask(INFER, b"\x81\xa1a\x01", kind) == (422, False)
 
 
@@ -256,7 +273,7 @@ def test_before_the_first_policy_and_after_the_end(
 
         assert app.run(taken, ADD, {"transitions": [row()]}) == (200, True)
         model = app.model("m")
-        assert model.question(PLAIN["observations"], False, None, None) is None
+        assert model.answers.question(PLAIN["observations"], False, None, None) is None
         app.publish("m", Learner(SPEC))
         assert app.run(taken, INFER, PLAIN) == (200, True)
         app.run(app.gateway.drain)
@@ -354,6 +371,151 @@ def test_a_lane_that_is_full_is_the_routes_to_refuse(pair: Pair) -> None:
     status, _, _, direct = pair.direct.run(ask)
     assert (status, direct) == (503, False)
     assert lane.refused == 1
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"method": "PUT"}, {"raw_path": b"/v1/models/%6D/inference"}, {"root_path": "/behind"}],
+)
+def test_what_only_a_route_can_tell(pair: Pair, changes: dict[str, Any]) -> None:
+    """Another method, an escape in the path, or a path below another one."""
+    service: Any = pair.direct.http.app
+    body = json.dumps(PLAIN).encode()
+
+    async def taken(**changes: Any) -> bool:
+        exchange = Exchange({**scoped(INFER, body), **changes}, body)
+        found = service.direct(exchange)
+        if found:
+            await exchange.done
+        return bool(found)
+
+    assert pair.direct.run(taken) is True
+    assert pair.direct.run(lambda: taken(**changes)) is False
+
+
+def test_names_of_the_service(pair: Pair) -> None:
+    """A token that is known already is no good under another name of the service."""
+    service: Any = pair.direct.http.app
+
+    class Hosts:
+        def check(self, headers: Any) -> None:
+            if (b"host", b"testserver") not in headers:
+                raise Forbidden("Host", "a name of this service", "another")
+
+    service.direct._access._hosts = Hosts()
+    body = json.dumps(PLAIN).encode()
+
+    async def together() -> list[bool]:
+        hosts = [b"testserver", b"other", b"testserver"]
+        asks = [Exchange(scoped(INFER, body, None, host), body) for host in hosts]
+        found = [service.direct(exchange) for exchange in asks]
+        await asks[0].done
+        await asks[2].done
+        return found
+
+    assert pair.direct.run(together) == [True, False, True]
+
+
+def test_who_waits_here(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only so many, decoded a few at a time; behind others that wait in turns nobody does."""
+    service: Any = pair.direct.http.app
+    turns: list[int] = []
+    decode = service.direct._decode
+
+    def counted() -> None:
+        turns.append(len(service.direct._later))
+        decode()
+
+    monkeypatch.setattr(service.direct, "_decode", counted)
+    monkeypatch.setattr("jormungandr.service.direct.WAITING", 3)
+    monkeypatch.setattr("jormungandr.service.direct.TURN", 1)
+    bodies = [json.dumps({"transitions": [row(actor_id=f"w{n}")]}).encode() for n in range(5)]
+
+    async def together() -> list[Any]:
+        asks = (asked(pair.direct, ADD, body, None, True) for body in bodies)
+        return await asyncio.gather(*asks)
+
+    found = pair.direct.run(together)
+    assert [(a[0], a[3]) for a in found] == [(200, True)] * 3 + [(200, False)] * 2
+    assert turns == [3, 2, 1]
+
+    monkeypatch.setattr(service.direct, "_turns", type("Turns", (), {"waiting": 1}))
+    assert [a[3] for a in pair.direct.run(together)] == [False] * 5
+
+
+def test_a_lane_for_transitions_that_is_full(pair: Pair) -> None:
+    """These too are the route's to refuse."""
+    lane = pair.direct.gateway.lanes.ingestion
+    lane.bounds = type(lane.bounds)(service_requests=0)
+    body = json.dumps({"transitions": [row()]}).encode()
+
+    status, _, _, direct = pair.direct.run(asked, pair.direct, ADD, body, None, True)
+    assert (status, direct) == (503, False)
+    assert lane.refused == 1
+
+
+def test_a_learner_that_is_behind(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until it has caught up nothing is taken directly either."""
+    learning: Any = type(pair.direct.model("m").learning)
+    behind = ModelSpec.from_dict(SPEC).pacing.max_backlog
+    for more, expected in ((0, (200, True)), (1, (Backlog.status, False))):
+        monkeypatch.setattr(learning, "behind", property(lambda _, n=behind + more: n))
+        assert pair.ask(ADD, {"transitions": [row(more)]}) == expected
+
+
+def test_rows_are_counted_and_names_logged(
+    open_app: Callable[..., Any], tmp_path: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What a token has sent directly is used up, by its rows as well; its name is in the log."""
+    caplog.set_level("INFO", "jormungandr")
+    with open_app(tmp_path, limits=Limits(rate=RateLimit(rows=2.0))) as app:
+        app.connect("m").create(SPEC)
+        app.publish("m", Learner(SPEC))
+        body = json.dumps({"observations": [[0.5, -1]] * 5}).encode()
+        caplog.clear()
+        found = [app.run(asked, app, INFER, body, None, True) for _ in range(2)]
+
+    assert [(a[0], a[3]) for a in found] == [(200, True), (429, False)]
+    tokens = [getattr(r, "fields", {}).get("token") for r in caplog.records]
+    assert tokens[0] == tokens[1] is not None
+
+
+def test_an_answer_that_cannot_be_sent(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
+    """It is logged, and the request counts as answered; the one beside it has its answer."""
+    service: Any = pair.direct.http.app
+    body = json.dumps(PLAIN).encode()
+
+    class Gone(Exchange):
+        def reply(self, status: int, head: bytes, body: bytes) -> None:
+            raise RuntimeError("secret")
+
+    async def together() -> Any:
+        gone, beside = (kind(scoped(INFER, body), body) for kind in (Gone, Exchange))
+        assert service.direct(gone)
+        assert service.direct(beside)
+        return await beside.done
+
+    assert pair.direct.run(together)[0] == 200
+    assert "an answer could not be sent" in caplog.text
+    assert service.meters.in_flight.get() == 0
+    assert pair.direct.gateway.lanes.inference.requests == 0
+
+
+def test_a_fault_after_the_answer(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A request is answered once, whatever goes wrong behind its answer."""
+    model = pair.direct.model("m")
+
+    def broken(_: Any, asker: Any) -> None:
+        asker.set_result({"as": "ever"})
+        raise RuntimeError("secret")
+
+    monkeypatch.setattr(model.intake, "put", broken)
+    body = json.dumps({"transitions": [row()]}).encode()
+    status, _, answer, direct = pair.direct.run(asked, pair.direct, ADD, body, None, True)
+    assert (status, answer, direct) == (200, b'{"as":"ever"}', True)
+    assert "Error" not in caplog.text
 
 
 def test_a_fault_of_our_own(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:

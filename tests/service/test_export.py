@@ -25,8 +25,7 @@ from jormungandr.errors import (
     ModelUnknown,
     PackageMissing,
 )
-from jormungandr.service import export
-from jormungandr.service import model as model_module
+from jormungandr.service import answers, export
 from jormungandr.service.export import Exporter, ExportRoute
 from jormungandr.service.http.grants import OPERATOR
 from jormungandr.transport import Response
@@ -115,7 +114,7 @@ def test_route_is_guarded(shared: Any) -> None:
 
 def test_model_without_a_policy(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The learner of a new model is started for its first policy; one that does not come is 503."""
-    monkeypatch.setattr(model_module, "FIRST_POLICY", 0.01)
+    monkeypatch.setattr(answers, "FIRST_POLICY", 0.01)
     app.connect("new").create(QUIET)
     answer = app.request("POST", "/v1/models/new/export?format=bundle")
 
@@ -196,7 +195,7 @@ class Found:
     model_id = "m"
 
     def __init__(self, policy: PolicySnapshot) -> None:
-        self.policy = policy
+        self.policy, self.answers = policy, self
 
     async def policy_for(self) -> PolicySnapshot:
         """Return it."""
@@ -325,7 +324,7 @@ from pathlib import Path
 import numpy as np
 from starlette.testclient import TestClient
 from jormungandr import ModelSpec, PolicySnapshot
-from jormungandr.policy import layer_shapes
+from jormungandr.weights import layer_shapes
 from jormungandr.service import app
 
 gateways = []

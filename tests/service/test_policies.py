@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from jormungandr import Learner
 from jormungandr.errors import PolicyNotReady
-from jormungandr.service import model as module
+from jormungandr.service import answers as module
 from jormungandr.service import shelf as shelf_module
 from jormungandr.service.child.channel import Garbage
 from jormungandr.service.journal.writer import Journal
@@ -161,7 +162,7 @@ def test_full_disk_delays_a_policy(
     """A policy that finds no room is served later, when there is some; never unrecorded."""
     created.publish("m", learners[0])
     tries = []
-    sleep = module.asyncio.sleep
+    sleep = asyncio.sleep
     write = shelf_module.PolicyShelf.write
 
     def full(shelf: Any, version: int, data: bytes) -> None:
@@ -171,7 +172,7 @@ def test_full_disk_delays_a_policy(
         write(shelf, version, data)
 
     monkeypatch.setattr(shelf_module.PolicyShelf, "write", full)
-    monkeypatch.setattr(module.asyncio, "sleep", lambda _: sleep(0))
+    monkeypatch.setattr(asyncio, "sleep", lambda _: sleep(0))
     created.publish("m", learners[1])
 
     assert tries == [0, 0, 0]

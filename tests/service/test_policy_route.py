@@ -168,7 +168,7 @@ def test_deleted_while_it_waits(served: Any) -> None:
 
 def test_no_policy_yet(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A model without a policy is 503: asked again, it may have one."""
-    monkeypatch.setattr("jormungandr.service.model.FIRST_POLICY", 0.05)
+    monkeypatch.setattr("jormungandr.service.answers.FIRST_POLICY", 0.05)
     app.connect("m").create(QUIET)
     got = app.request("GET", PATH)
 

@@ -17,7 +17,7 @@ from jormungandr.errors import (
     PolicyVersionUnknown,
 )
 from jormungandr.heldout import HeldOutEpisode, kept_episodes
-from jormungandr.service import model as model_module
+from jormungandr.service import answers as module
 from jormungandr.service.child.channel import Garbage
 from jormungandr.service.journal.writer import Journal
 from jormungandr.service.shelf import KEEP_POLICIES
@@ -486,7 +486,7 @@ def test_requests_of_one_moment(story: Story) -> None:
     model = story.app.model("m")
 
     async def ask(wanted: Any) -> int:
-        reply = await model.act(
+        reply = await model.answers.act(
             [[0, 0]],
             deterministic=True,
             epsilon=None,
@@ -521,7 +521,7 @@ def test_lag_is_behind_what_is_handed_out(app: Any) -> None:
 
 def test_waits_for_the_first_champion(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before there is a policy, a request waits, and says so in the end."""
-    monkeypatch.setattr(model_module, "FIRST_POLICY", 0.05)
+    monkeypatch.setattr(module, "FIRST_POLICY", 0.05)
     app.connect("m").create(GATED)
     with pytest.raises(PolicyNotReady):
         app.connect("m", patience=0).act([[0, 0]])

@@ -13,20 +13,20 @@ from jormungandr.errors import InvalidType, ShapeMismatch, shown
 __all__ = ["count", "joined", "separated", "subset"]
 
 
-def separated(batch: Any) -> list[Any]:
+def separated(batch: Any) -> list[Any] | NDArray[Any]:
     """Return the observation of each sub-environment, copied.
 
     Args:
         batch: (B, …), or a dict of such arrays.
 
     Returns:
-        B arrays, Python's own numbers where `batch` has one axis, or dicts of those.
+        An array over them, a list of Python's own numbers where `batch` has one axis, or of dicts.
     """
     if isinstance(batch, Mapping):
         parts = {key: separated(part) for key, part in batch.items()}
         return [dict(zip(parts, row, strict=True)) for row in zip(*parts.values(), strict=True)]
     array = np.array(batch)
-    return array.tolist() if array.ndim == 1 else list(array)
+    return array.tolist() if array.ndim == 1 else array
 
 
 def joined(rows: Sequence[Any]) -> Any:

@@ -36,6 +36,7 @@ class Choices:
         self._endpoint, self._action_space = endpoint, action_space
         self._held_out = np.array([name == "validation" for name in splits])
         self._chosen: list[Choice] | None = None  # by the last `act`, for the next step
+        self._actions: list[int] = []  # those of them
         #: The endpoint's last reply.
         self.reply: InferenceReply | None = None
 
@@ -90,8 +91,8 @@ class Choices:
             ):
                 chosen[i] = Choice(choice.index, version, probability)
             self.reply = reply
-        self._chosen = chosen
-        return np.array([choice.action for choice in chosen], dtype=np.int64)
+        self._chosen, self._actions = chosen, [choice.action for choice in chosen]
+        return np.array(self._actions, dtype=np.int64)
 
     def recognise(self, actions: ArrayLike) -> list[Choice]:
         """Return the actions of a step, (B,), with where each came from.
@@ -114,6 +115,8 @@ class Choices:
         taken: list[int] = given.tolist()
         if self._chosen is None:
             return [Choice(action) for action in taken]
+        if taken == self._actions:
+            return self._chosen
         return [
             choice if choice.action == action else Choice(action)
             for action, choice in zip(taken, self._chosen, strict=True)

@@ -20,13 +20,16 @@ from jormungandr.episode import (
     Episode,
     LabelValue,
     are_rewards,
+    as_reward,
     copied,
     new_run,
     plain,
 )
 from jormungandr.errors import InvalidValue
-from jormungandr.protocol import Split, Transition
+from jormungandr.protocol import Split
+from jormungandr.steps import Steps, Values
 from jormungandr_wrappers.batches import separated
+from jormungandr_wrappers.lockstep import next_steps, picked
 from jormungandr_wrappers.masks import Mask, read_masks
 from jormungandr_wrappers.rules import (
     SplitRule,
@@ -95,7 +98,7 @@ class Episodes:
         self.held_out: Bools = np.array([name == "validation" for name in self._splits])
         #: Empty before the first reset; None is an episode that is not recorded.
         self._running: list[Episode | None] = []
-        self._observations: list[Any] = []  # that the next actions are chosen from
+        self._observations: Values = []  # that the next actions are chosen from
         self._labels: list[LabelValue] = [None] * count
         self._masks: list[Mask | None] = [None] * count  # None too where nobody will act
         self._ended: Bools = np.zeros(count, dtype=np.bool_)  # over, and not yet reset
@@ -183,7 +186,7 @@ class Episodes:
         terminated: ArrayLike,
         truncated: ArrayLike,
         infos: Mapping[str, Any],
-    ) -> list[Transition]:
+    ) -> Steps:
         """Return the transitions of one vector step: B, less the rows that only report a reset.
 
         Args:
@@ -207,37 +210,31 @@ class Episodes:
         final = {int(i): _final(infos, int(i)) for i in np.flatnonzero(over & same_step)}
         masks = self._read_masks(infos, over & terminal & (not same_step))
         next_masks = self._read_final_masks(infos, masks, over, terminal) if final else masks
-        rows, ended = [], self._ended.tolist()
+        ended, rewards = self._ended.tolist(), reward.tolist()
+        played = {i: e for i, e in enumerate(self._running) if e is not None and not ended[i]}
+        index = list(played)
         # All at once, where they are what they mostly are; else each is looked at by itself.
-        checked = are_rewards(reward, len(ended)) and terminal.shape == cut.shape == reward.shape
-        values = (a.tolist() if checked else a for a in (reward, terminal, cut))
-        for i, (choice, number, terminates, truncates) in enumerate(
-            zip(choices, *values, strict=False)
-        ):
-            if ended[i]:
-                self._running[i] = self._next(i, infos)
-                continue
-            episode = self._running[i]
-            if i in final:
-                self._running[i] = self._next(i, infos)
-            if episode is None:
-                continue
-            episode.check_open()
-            rows.append(
-                (episode.row if checked else episode.transition)(
-                    self._observations[i],
-                    choice,
-                    number,
-                    final.get(i, after[i]),
-                    terminates,
-                    truncates,
-                    self._labels[i],
-                    next_masks[i],
-                )
-            )
+        if not are_rewards(reward, len(ended)):
+            rewards = [as_reward(reward[i]) if i in played else 0.0 for i in range(len(ended))]
+        successors = [final.get(i, after[i]) for i in range(len(ended))] if final else after
+        steps = next_steps(
+            list(played.values()),
+            observations=picked(self._observations, index),
+            choices=picked(choices, index),
+            rewards=picked(rewards, index),
+            next_observations=picked(successors, index),
+            terminated=picked(terminal.tolist(), index),
+            truncated=picked(cut.tolist(), index),
+            labels=picked(self._labels, index),
+            next_action_masks=picked(next_masks, index),
+        )
+        if final or True in ended:
+            for i, begins in enumerate(ended):
+                if begins or i in final:
+                    self._running[i] = self._next(i, infos)
         self._observations, self._labels, self._masks = after, self._read_labels(infos), masks
         self._ended = over & (not same_step)
-        return rows
+        return steps
 
     def _next(self, i: int, infos: Mapping[str, Any]) -> Episode | None:
         """Return a new episode of sub-environment i; None if it is not to be recorded."""

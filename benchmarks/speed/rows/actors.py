@@ -65,7 +65,13 @@ def actors(kit: Kit) -> Iterator[Case]:
 
 
 def _one(kit: Kit, name: str, link: RemoteLearner) -> Contender:
-    actor = RemoteActor(gym.make("OUSpread-v0"), link, actor_id=f"one {name}", batch_size=BATCH)
+    actor = RemoteActor(
+        gym.make("OUSpread-v0"),
+        link,
+        actor_id=f"one {name}",
+        batch_size=BATCH,
+        flush_at_end=False,
+    )
 
     def play(episodes: int) -> None:
         actor.run(episodes=episodes)

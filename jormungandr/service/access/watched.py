@@ -44,11 +44,14 @@ class Watched(Generic[T]):
         # As text: it is looked up at every request.
         self._paths, self._read = tuple(map(str, paths)), read
         self._seen: Signature | None = None
+        self._none: Signature = (None,) * len(self._paths)
         self._complaint = ""
         self._value = self._look()
 
     def get(self) -> T:
         """Return what the files say, or what they said when they could last be read."""
+        if self._still_none():
+            return self._value
         if self._signature() != self._seen:
             names = ", ".join(self._paths)
             try:
@@ -63,6 +66,10 @@ class Watched(Generic[T]):
                 log.info("%s: read again", names)
         return self._value
 
+    def _still_none(self) -> bool:
+        """Whether no file is there, as before: to find that out by `stat` takes an exception."""
+        return self._seen == self._none and not any(map(_is_there, self._paths))
+
     def _look(self) -> T:
         # First: what changes while it is read has another signature afterwards.
         found = self._signature()
@@ -73,6 +80,10 @@ class Watched(Generic[T]):
 
     def _signature(self) -> Signature:
         return tuple([_signature(path) for path in self._paths])
+
+
+def _is_there(path: str) -> bool:
+    return os.access(path, os.F_OK)
 
 
 def _signature(path: str) -> tuple[int, ...] | None:

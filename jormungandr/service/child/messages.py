@@ -13,10 +13,11 @@ import msgspec
 
 from jormungandr.errors import JormungandrError
 from jormungandr.heldout import HeldOutEpisode
-from jormungandr.policy import PolicySnapshot, layer_shapes
+from jormungandr.policy import PolicySnapshot
 from jormungandr.protocol import Evaluation
 from jormungandr.service.child.channel import Garbage
 from jormungandr.spec import ModelSpec
+from jormungandr.weights import layer_shapes
 
 __all__ = [
     "LineageMessage",
