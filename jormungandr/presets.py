@@ -92,8 +92,11 @@ _PRESETS: dict[str, dict[str, Any]] = {
         "pacing": {"learning_starts": 100, "updates_per_transition": 1.0},
         "exploration": {"start": 1.0, "end": 0.1, "transitions": 1_344},
     },
-    # A point for each step, 500 at most.
-    "CartPole-v1": _over(_CONTROL, c51={"support": [0.0, 100.0], "hidden": 64}),
+    # A point for each step, 500 at most. With a target network that is 100 updates old, some seeds
+    # are solved and fall back for some thousand steps: docs/ablations.md.
+    "CartPole-v1": _over(
+        _CONTROL, c51={"support": [0.0, 100.0], "hidden": 64, "target_interval": 25}
+    ),
     # Minus one for each step.
     "Acrobot-v1": _over(_CONTROL, c51={"support": [-100.0, 0.0]}),
     # The same; but 0, which an untrained network expects, is more than any return, and so what was
