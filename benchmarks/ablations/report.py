@@ -78,7 +78,7 @@ def _table(mine: dict[str, Group], mark: int) -> str:
                 f"{first} ({len(firsts)} of {len(group.runs)})",
                 f"{score.estimate:.0f} [{score.low:.0f}, {score.high:.0f}]",
                 *cells,
-                f"{np.median([run.seconds['training'] for run in group.runs]):.0f}",
+                f"{np.median([run.seconds['training_cpu'] for run in group.runs]):.0f}",
             ]
         )
     head = ["about", "change", "first solve", f"at {mark:,}", "worst after"]

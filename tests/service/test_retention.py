@@ -166,9 +166,11 @@ def test_quiet_model_is_asked(small: App, monkeypatch: pytest.MonkeyPatch) -> No
     assert figures(small)["bytes"] < BUDGET  # before it is full
     for n in range(3):
         endpoint.add(rows(300 + n))
+    small.run(small.model("m").commits.join)
     assert heard.count("release") == 1  # until there is something new
     keep(small, last)
     report(small, last)
+    small.run(small.model("m").commits.join)
     assert heard.count("release") == 2
     keep(small, last, f"{last}.again")
     report(small, last)
