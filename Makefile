@@ -3,7 +3,8 @@ PYTHON ?= python3
 VENV ?= .venv
 PIP_ARGS ?=
 BIN = $(VENV)/bin
-PARALLEL = -n auto --dist worksteal
+# One more than there are cores: many a test waits for a server's process.
+PARALLEL = -n $(shell expr `getconf _NPROCESSORS_ONLN` + 1) --dist worksteal
 SHIPPED = jormungandr jormungandr_envs wrappers/jormungandr_wrappers
 
 .PHONY: demo test check soak speed setup lint clean

@@ -17,9 +17,6 @@ from jormungandr.learner.network import Network
 
 __all__ = ["Gradient", "Layers"]
 
-#: A sum of squares below it may have lost some of them.
-SMALLEST_SQUARE = 1e-20
-
 
 class Layers:
     """The parameters; the network they are of computes with the same memory.
@@ -120,8 +117,5 @@ class Gradient:
             torch.sub(by_action, state, alpha=1 / self._shape[0], out=advantage)
 
     def norm(self) -> float:
-        """Return its length."""
-        squares = float(self.values.dot(self.values))
-        if SMALLEST_SQUARE < squares < math.inf:
-            return math.sqrt(squares)
-        return float(torch.linalg.vector_norm(self.values))  # which does not square in float32
+        """Return its length; from 2e19 on infinite, like torch's: it squares in float32 as well."""
+        return math.sqrt(self.values.dot(self.values))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,8 @@ from jormungandr import Learner, ModelSpec
 from jormungandr.errors import InvalidValue
 from jormungandr.learner.c51 import C51, Batch
 from jormungandr.learner.closed_form import ClosedFormC51
+from jormungandr.learner.layers import Gradient, Layers
+from jormungandr.learner.network import Network
 from jormungandr.numerics import categorical
 from jormungandr.numerics.projection import Projection
 
@@ -285,3 +288,17 @@ def test_projection_keeps_a_nan_in_its_row() -> None:
 
     assert np.isfinite(found[[0, 2]]).all()
     assert np.isnan(found[1]).any()
+
+
+@pytest.mark.parametrize("size", [0.0, 1e-21, 1e-3, 1e9, 1e18, 1e21, math.inf, math.nan])
+def test_length_of_a_gradient_is_that_of_torch(size: float) -> None:
+    """Also where squares are too small or too large for float32: what clips is the same."""
+    network = Network(spec())
+    gradient = Gradient(Layers(network))
+    gradient.values.copy_(torch.linspace(-size, size, len(gradient.values)))
+    for parameter, view in zip(network.parameters(), gradient.views.values(), strict=True):
+        parameter.grad = view.clone()
+
+    expected = float(torch.nn.utils.clip_grad_norm_(network.parameters(), 10.0))
+    assert gradient.norm() == pytest.approx(expected, rel=1e-3, nan_ok=True)
+    assert math.isfinite(expected) == (size < 1e20)
