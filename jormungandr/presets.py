@@ -122,7 +122,7 @@ _PRESETS: dict[str, dict[str, Any]] = {
     ),
     # Half of the actions at random to the end, so that positions are changed often enough to learn
     # what that costs; and a short view, since a position can be changed at any step. Observations
-    # as they come, like above.
+    # as they come, like above. Two layers of 32 fall back again: docs/presets.md.
     "OUSpread-v0": _over(
         _CONTROL,
         observation={"normalize": False},
@@ -135,7 +135,7 @@ _PRESETS: dict[str, dict[str, Any]] = {
             "adam_eps": 1e-5,
             "batch_size": 128,
             "target_interval": 1_000,
-            "hidden": 32,
+            "hidden": 16,
             "n_step": 1,
             "double": False,
         },
