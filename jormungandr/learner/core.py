@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,18 +18,20 @@ from numpy.typing import NDArray
 from jormungandr.columns import TRAIN, VALIDATION, Columns
 from jormungandr.errors import CheckpointError, InvalidValue, JormungandrError
 from jormungandr.heldout import HeldOut, kept_episodes
-from jormungandr.inputs import prepared
-from jormungandr.learner.c51 import C51, Batch, Losses, Update
+from jormungandr.learner import figures
+from jormungandr.learner.batches import Moments, of_sample
+from jormungandr.learner.c51 import C51, Losses, Update
 from jormungandr.learner.checkpoint import read_checkpoint, write_checkpoint
 from jormungandr.learner.closed_form import ClosedFormC51
 from jormungandr.learner.episodes import EpisodeReturns
+from jormungandr.learner.measuring import CHUNK, measured
 from jormungandr.learner.network import numeric_threads
 from jormungandr.learner.noisy import NoisyC51
-from jormungandr.learner.normalizing import normalized
 from jormungandr.learner.nstep import NStepWindows
 from jormungandr.learner.pacing import Pacing
-from jormungandr.learner.replay import Replay, Sample
-from jormungandr.learner.support import CLIPPED, CLIPPED_AVERAGING, Fitting
+from jormungandr.learner.progress import Progress
+from jormungandr.learner.replay import Replay
+from jormungandr.learner.support import Fitting
 from jormungandr.learner.validation import ValidationStore
 from jormungandr.numerics.moments import RunningMoments
 from jormungandr.numerics.support import Bounds
@@ -52,54 +53,6 @@ __all__ = ["Core"]
 
 #: Evaluations remembered; the oldest is forgotten first.
 HISTORY = 1_000
-#: Validation transitions per forward pass.
-EVALUATION_CHUNK = 4_096
-
-Moments = tuple[NDArray[np.float64], NDArray[np.float64]]
-
-
-@dataclass
-class _Progress:
-    """Counters of the state machine; each is part of a checkpoint.
-
-    Args:
-        lsn: last row applied.
-        version: newest policy version.
-        updates: updates completed.
-        skipped: due updates skipped for want of a batch.
-        non_finite: updates skipped for a non-finite loss or gradient.
-        non_finite_run: how many of those in a row.
-        rollbacks: restorations of the good copy.
-        since_copy: finite updates since the good copy was made.
-        diverged_version: version of the restored policy while it is the one to serve, else -1.
-        diverged_updates: updates completed when it was restored.
-        latched: training transitions applied when the policy to serve was made.
-        unlabelled: labels that found their item gone.
-        lineages: lineage rows passed.
-        quarantined: rows that were set aside.
-        gaps: (split, first ordinal, transitions) of those that never came because of it.
-        clipped_low, clipped_high: running average of the target mass clipped at each end.
-        widened: times that a support which fits itself has moved.
-    """
-
-    lsn: int = 0
-    version: int = 0
-    updates: int = 0
-    skipped: int = 0
-    non_finite: int = 0
-    non_finite_run: int = 0
-    rollbacks: int = 0
-    since_copy: int = 0
-    diverged_version: int = -1
-    diverged_updates: int = 0
-    latched: int = 0
-    unlabelled: int = 0
-    lineages: int = 0
-    quarantined: int = 0
-    gaps: list[list[int]] = field(default_factory=list)
-    clipped_low: float = 0.0
-    clipped_high: float = 0.0
-    widened: int = 0
 
 
 class Core:
@@ -140,7 +93,7 @@ class Core:
         #: What promotions are decided from; None in a model that has none.
         self.held_out = HeldOut(kept_episodes(rule.min_episodes)) if rule.gated else None
         self.evaluations: deque[Evaluation] = deque(maxlen=HISTORY)
-        self.progress = _Progress(version=first_version)
+        self.progress = Progress(version=first_version)
         self.last_update: Update | None = None
         self._latched: Moments = (np.zeros(o.moments_shape), np.ones(o.moments_shape))
         self._good: tuple[dict[str, NDArray[Any]], Moments] = (
@@ -161,8 +114,7 @@ class Core:
     @property
     def served_version(self) -> int:
         """The version to act with: the newest, or the restored one while the model is diverged."""
-        diverged = self.progress.diverged_version
-        return diverged if diverged >= 0 else self.progress.version
+        return self.progress.served_version
 
     @property
     def update_count(self) -> int:
@@ -172,7 +124,7 @@ class Core:
     @property
     def diverged(self) -> bool:
         """Whether the last good policy is served because training went non-finite."""
-        return self.progress.diverged_version >= 0
+        return self.progress.diverged
 
     def snapshot(self) -> PolicySnapshot:
         """Return the policy to act with; the same object until there is a newer one."""
@@ -208,67 +160,15 @@ class Core:
 
     def warnings(self) -> list[str]:
         """Return what the operator should know, each with its remedy."""
-        found = []
-        low, high = self.algorithm.bounds
-        for share, end, bound in (
-            (self.progress.clipped_low, "lowest", low),
-            (self.progress.clipped_high, "highest", high),
-        ):
-            # One that fits itself is about to.
-            if share > CLIPPED and self.fitting is None:
-                found.append(
-                    f"support_clipped: {share:.1%} of the target mass lies beyond the {end} atom"
-                    f" ({bound:g}); widen c51.support, or let it be 'auto'"
-                )
-        if self.diverged:
-            found.append(
-                f"diverged: updates went non-finite; policy {self.served_version} is the last good"
-                " one; lower c51.lr or look at the rewards and observations"
-            )
-        return [*found, *self.returns.tags.warnings()]
+        return figures.warnings(self)
 
     def info(self) -> dict[str, Any]:
         """Return the state's figures, as `GET /v1/models/{id}` shows them."""
-        p = self.progress
-        return {
-            "generation": self.generation,
-            "policy_version": self.served_version,
-            "update_count": p.updates,
-            "updates": {
-                "skipped": p.skipped,
-                "non_finite": p.non_finite,
-                "rollbacks": p.rollbacks,
-            },
-            "transitions": {"train": self.pacing.transitions, "validation": self.validation.added},
-            "replay": {"size": len(self.replay), "capacity": self.replay.capacity},
-            "validation": {"size": len(self.validation), "capacity": self.validation.capacity},
-            "normalizer": {"count": int(self.normalizer.count)},
-            "returns": self.returns.info(),
-            "unlabelled": p.unlabelled,
-            "lineages": p.lineages,
-            "quarantined": p.quarantined,
-            "applied_lsn": p.lsn,
-            "diverged": self.diverged,
-            "warnings": self.warnings(),
-        }
+        return figures.info(self)
 
     def metrics(self) -> dict[str, Any]:
         """Return the figures of the last update, JSON-able."""
-        u, p = self.last_update, self.progress
-        if u is None:
-            return {}
-        return {
-            "policy_version": p.version,
-            "loss": u.loss,
-            "auxiliary_loss": u.auxiliary_loss,
-            "grad_norm": u.grad_norm,
-            "clipped_low": p.clipped_low,
-            "clipped_high": p.clipped_high,
-            "support": list(self.algorithm.bounds),
-            "support_moves": p.widened,
-            "priority_max": self.replay.priorities.max_priority,
-            "priority_stale_writes": self.replay.priorities.stale_writes,
-        }
+        return figures.metrics(self)
 
     # -- how it gets there ----------------------------------------------------------------------
 
@@ -305,37 +205,15 @@ class Core:
     def _pass_over(self, row: SkippedRow) -> None:
         """Go on without a row that was set aside."""
         p = self.progress
-        p.quarantined += 1
-        for split, held, count in (
-            (TRAIN, self.pacing.transitions, row.train),
-            (VALIDATION, self.validation.added, row.validation),
-        ):
-            if count:
-                earlier = sum(n for s, _, n in p.gaps if s == split)
-                p.gaps.append([split, held + earlier, count])
+        p.set_aside(row, {TRAIN: self.pacing.transitions, VALIDATION: self.validation.added})
         # Policies made in the middle of the row may have been served: their numbers are used.
         if row.published > p.version:
             self.renumber(row.published + 1, lineages=0)
 
-    def _own_ordinal(self, split: int, ordinal: int) -> int | None:
-        """Return how many transitions of a split came before one; None when it never came.
-
-        Args:
-            split: of the transition.
-            ordinal: how many were accepted before it, with those of rows that were set aside.
-        """
-        missing = 0
-        for gap, first, count in self.progress.gaps:
-            if gap == split and ordinal >= first:
-                if ordinal < first + count:
-                    return None
-                missing += count
-        return ordinal - missing
-
     def _apply_labels(self, row: LabelsRow) -> None:
         self._enter("applying")
         for i in np.flatnonzero(row.outcome == ATTACHED):
-            ordinal = self._own_ordinal(int(row.split[i]), int(row.ordinal[i]))
+            ordinal = self.progress.own_ordinal(int(row.split[i]), int(row.ordinal[i]))
             label = int(row.label[i])
             if ordinal is None:
                 self.progress.unlabelled += 1
@@ -431,7 +309,7 @@ class Core:
         sample = self.replay.sample(c.batch_size, self._beta(), self._sampling)
         moments = self.spec.observation.latched(*self.normalizer.both())
         with numeric_threads(self.spec.threads):
-            result = self.algorithm.update(self._batch(sample, moments), p.updates)
+            result = self.algorithm.update(of_sample(sample, self.spec, moments), p.updates)
         self.last_update = result
         # With a finite gradient a step may still ruin the weights, and then it is too late to skip.
         if result.finite:
@@ -449,8 +327,7 @@ class Core:
         p.updates += 1
         p.version += 1
         self._latched = moments
-        p.clipped_low += CLIPPED_AVERAGING * (result.clipped_low - p.clipped_low)
-        p.clipped_high += CLIPPED_AVERAGING * (result.clipped_high - p.clipped_high)
+        p.average_clipped(result.clipped_low, result.clipped_high)
         if p.updates % c.target_interval == 0:
             self.algorithm.copy_target()
         p.since_copy += 1
@@ -470,16 +347,15 @@ class Core:
         clipped = p.clipped_low, p.clipped_high
         if self.fitting is None:
             return _nothing
-        begins = not algorithm.fitted
-        new = self.fitting.first() if begins else self.fitting.next(algorithm.bounds, *clipped)
-        if new is None or (new == algorithm.bounds and not begins):
+        new = self.fitting.wanted(algorithm.bounds if algorithm.fitted else None, *clipped)
+        if new is None:
             return _nothing
         before = algorithm.state()
-        if begins:  # whatever the network says, it means nothing yet
+        if algorithm.fitted:
+            algorithm.move_support(new)
+        else:  # whatever the network says, it means nothing yet
             algorithm.take_bounds(new)
             algorithm.fitted = True
-        else:
-            algorithm.move_support(new)
         p.clipped_low = p.clipped_high = 0.0
         p.widened += 1
 
@@ -530,28 +406,6 @@ class Core:
         if self._on_update is not None:
             self._on_update()
 
-    def _batch(self, sample: Sample, moments: Moments) -> Batch:
-        held = sample.held
-        if self.spec.observation.is_image:
-            observation = self._normalized(sample.observation, moments)
-            following = self._normalized(sample.next_observation, moments)
-        else:
-            both = normalized(sample.observations, self.spec, *moments)  # (B, 2, D)
-            observation, following = both[:, 0], both[:, 1]
-        return Batch(
-            observation=observation,
-            action=sample.action,
-            reward=held["reward"],
-            next_observation=following,
-            discount=held["discount"],
-            label=held["label"],
-            next_action_mask=held["next_action_mask"] if self.spec.action_masks else None,
-            weight=sample.weight,
-        )
-
-    def _normalized(self, observation: NDArray[Any], moments: Moments) -> NDArray[np.float32]:
-        return prepared(observation, self.spec, *moments)
-
     def evaluate(self) -> Evaluation | None:
         """Measure the whole validation store under the newest version; None when it is empty.
 
@@ -562,12 +416,12 @@ class Core:
             return None
         held = self.validation.all()
         discount = np.where(held["terminated"], 0.0, self.spec.c51.gamma).astype(np.float32)
-        losses = self._measure({**held, "discount": discount})
+        losses = self._measured({**held, "discount": discount})
         categorical = losses.categorical.astype(np.float64)
         auxiliary = losses.auxiliary.astype(np.float64)
         trained = np.zeros(0, dtype=np.bool_)
         if self.spec.auxiliary is not None and len(self.replay):
-            trained = self._measure(self.replay.newest(EVALUATION_CHUNK)).correct
+            trained = self._measured(self.replay.newest(CHUNK)).correct
         result = Evaluation(
             policy_version=self.progress.version,
             update_count=self.progress.updates,
@@ -581,28 +435,9 @@ class Core:
         self.evaluations.append(result)
         return result
 
-    def _measure(self, held: dict[str, NDArray[Any]]) -> Losses:
+    def _measured(self, columns: dict[str, NDArray[Any]]) -> Losses:
         """Measure transitions with the newest networks and the moments latched with them."""
-        parts = []
-        for at in range(0, len(held["action"]), EVALUATION_CHUNK):
-            self._enter("evaluating")
-            cut = {name: array[at : at + EVALUATION_CHUNK] for name, array in held.items()}
-            batch = Batch(
-                observation=self._normalized(cut["observation"], self._latched),
-                action=cut["action"],
-                reward=cut["reward"],
-                next_observation=self._normalized(cut["next_observation"], self._latched),
-                discount=cut["discount"],
-                label=cut["label"],
-                next_action_mask=cut["next_action_mask"] if self.spec.action_masks else None,
-            )
-            with numeric_threads(self.spec.threads):
-                parts.append(self.algorithm.losses(batch))
-        return Losses(
-            categorical=np.concatenate([part.categorical for part in parts]),
-            auxiliary=np.concatenate([part.auxiliary for part in parts]),
-            correct=np.concatenate([part.correct for part in parts]),
-        )
+        return measured(self.algorithm, self._latched, columns, lambda: self._enter("evaluating"))
 
     # -- how it is kept -------------------------------------------------------------------------
 
@@ -663,7 +498,7 @@ class Core:
         state, tensors, files = read_checkpoint(path)
         try:
             core = cls(ModelSpec.from_dict(state["spec"]), generation=state["generation"])
-            core.progress = _Progress(**state["progress"])
+            core.progress = Progress(**state["progress"])
             core.pacing.transitions = state["pacing"]["transitions"]
             core.pacing.paid = state["pacing"]["paid"]
             core._sampling.bit_generator.state = state["streams"]["sampling"]

@@ -17,7 +17,7 @@ from jormungandr.numerics.support import (
     widest_bounds,
 )
 
-__all__ = ["CLIPPED_AVERAGING", "Fitting", "resampled"]
+__all__ = ["CLIPPED", "CLIPPED_AVERAGING", "Fitting", "resampled"]
 
 #: Running average of target mass clipped at an end above which the support is too narrow there.
 CLIPPED = 0.01
@@ -64,18 +64,23 @@ class Fitting:
             self._gamma,
         )
 
-    def next(self, bounds: Bounds, clipped_low: float, clipped_high: float) -> Bounds:
-        """Return the bounds for the next update, once some have followed from rewards.
+    def wanted(
+        self, bounds: Bounds | None, clipped_low: float, clipped_high: float
+    ) -> Bounds | None:
+        """Return the bounds to go on with; None as long as they are good as they are.
 
         Args:
-            bounds: of the last one.
+            bounds: those that followed from rewards last; None before.
             clipped_low: running average of the target mass clipped at the low end.
             clipped_high: the same at the high end.
         """
-        end = int(clipped_high >= clipped_low)
+        if bounds is None:
+            return self.first()
         if max(clipped_low, clipped_high) <= CLIPPED:
-            return bounds
-        return widened(bounds, end, widest_bounds(self._lowest, self._highest, self._gamma))
+            return None
+        end = int(clipped_high >= clipped_low)
+        new = widened(bounds, end, widest_bounds(self._lowest, self._highest, self._gamma))
+        return None if new == bounds else new
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Return everything it remembers, as arrays by name."""

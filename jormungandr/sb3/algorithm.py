@@ -424,11 +424,11 @@ class C51(DQN):
         """Move the support to where the rewards so far want it."""
         if self.fitting is None:
             return
-        old, begins = (self.v_min, self.v_max), not self._fitted
-        new = self.fitting.first() if begins else self.fitting.next(old, *self._clipped)
-        if new is None or (new == old and not begins):
+        before = (self.v_min, self.v_max) if self._fitted else None
+        new = self.fitting.wanted(before, *self._clipped)
+        if new is None:
             return
-        move_support(self.policy, new, keep=not begins)
+        move_support(self.policy, new, keep=self._fitted)
         (self.v_min, self.v_max), self._clipped, self._fitted = new, [0.0, 0.0], True
 
     def learn(

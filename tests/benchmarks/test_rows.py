@@ -111,10 +111,10 @@ def test_without_peers_rows_say_so(kit: Kit) -> None:
 
 def test_without_the_compiled_loops_nobody_has_them() -> None:
     """What is run plain finds no loops anywhere, and finds them again afterwards."""
-    from jormungandr.learner import normalizing, room
+    from jormungandr.learner import batches, room
     from jormungandr.numerics import projection, sum_tree
 
-    homes, before = (normalizing, room, projection, sum_tree), sum_tree.kernels
+    homes, before = (batches, room, projection, sum_tree), sum_tree.kernels
     with compiled(False):
         assert [home.kernels() for home in homes] == [None] * 4
     with compiled(True):

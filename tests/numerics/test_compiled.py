@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from jormungandr import Learner, ModelSpec
 from jormungandr.inputs import prepared
-from jormungandr.learner.normalizing import normalized
+from jormungandr.learner.batches import normalized
 from jormungandr.learner.room import Room
 from jormungandr.numerics import compiled
 from jormungandr.numerics.projection import Projection
@@ -29,7 +29,7 @@ State = Callable[[Learner], dict[str, Any]]
 
 numba = pytest.mark.skipif(importlib.util.find_spec("numba") is None, reason="no numba here")
 #: Where the loops are used.
-USERS = ("numerics.sum_tree", "numerics.projection", "learner.room", "learner.normalizing")
+USERS = ("numerics.sum_tree", "numerics.projection", "learner.room", "learner.batches")
 
 
 def same_bits(one: np.ndarray, other: np.ndarray) -> bool:
