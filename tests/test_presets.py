@@ -24,13 +24,20 @@ def test_names() -> None:
     assert set(ENVIRONMENTS) <= set(gymnasium.registry)
 
 
-def test_default_is_the_plain_defaults() -> None:
-    """The preset ``default`` changes nothing but the support, which it lets fit itself."""
+def test_default_fits_any_task() -> None:
+    """The preset ``default`` asks for no reward scale, network or exploration of its own."""
     env = gymnasium.make("CartPole-v1")
+    spec = ModelSpec.for_env(env, preset="default")
 
-    assert ModelSpec.for_env(env, preset="default") == ModelSpec.for_env(
-        env, c51={"support": "auto"}
-    )
+    assert spec.c51.support == "auto"
+    assert set(spec.mismatches(ModelSpec.for_env(env).to_dict())) == {
+        "c51.support",
+        "c51.n_step",
+        "c51.double",
+        "c51.averaging",
+        "c51.target_interval",
+        "pacing.updates_per_transition",
+    }
 
 
 @pytest.mark.parametrize("name", OPEN)
