@@ -39,13 +39,16 @@ from jormungandr.sb3.support import move_support
 
 __all__ = ["C51"]
 
+#: Steps of reward before the bootstrap, where nobody says.
+N_STEPS = 3
+
 
 class C51(DQN):
     """Categorical DQN (Bellemare, Dabney and Munos 2017, arXiv:1707.06887).
 
     Stable-Baselines3's DQN with another head, loss and replay: what is not listed here means what
-    it means there. Projection, loss, priorities and moments are those of `jormungandr.Learner`, as
-    are the defaults.
+    it means there. Projection, loss, priorities and moments are those of `jormungandr.Learner`; the
+    defaults are those of its preset ``default``, but for averaged weights, which are not here.
 
     Args:
         policy: ``MlpPolicy``, ``CnnPolicy``, ``MultiInputPolicy``, or a class like `C51Policy`.
@@ -54,9 +57,10 @@ class C51(DQN):
             `AnnealedRate`.
         batch_size: transitions per update. Adam's ε is 0.01 / batch_size, the value of the paper,
             unless `policy_kwargs` name an optimizer or its arguments.
-        n_steps: steps of reward before the bootstrap; for Dict observations too.
-        target_update_interval: environment steps between copies to the target network. The
-            learner's 200 updates at one update for four transitions.
+        n_steps: steps of reward before the bootstrap; for Dict observations too. None is 3, or
+            1 when `replay_buffer_class` is not a `PrioritizedReplayBuffer`.
+        target_update_interval: environment steps between copies to the target network: every 50
+            updates at one update for two transitions.
         policy_kwargs: arguments of `C51Policy`, such as ``{"dueling": True, "noisy": True}``.
         v_min, v_max: lowest and highest return that can be represented. What lies beyond is put at
             the ends, and ``train/clipped_low`` and ``train/clipped_high`` say how much that is.
@@ -95,13 +99,13 @@ class C51(DQN):
         batch_size: int = 64,
         tau: float = 1.0,
         gamma: float = 0.99,
-        train_freq: int | tuple[int, str] = 4,
+        train_freq: int | tuple[int, str] = 2,
         gradient_steps: int = 1,
         replay_buffer_class: type[ReplayBuffer] | None = None,
         replay_buffer_kwargs: dict[str, Any] | None = None,
         optimize_memory_usage: bool = False,
-        n_steps: int = 1,
-        target_update_interval: int = 800,
+        n_steps: int | None = None,
+        target_update_interval: int = 100,
         exploration_fraction: float = 0.1,
         exploration_initial_eps: float = 1.0,
         exploration_final_eps: float = 0.05,
@@ -117,7 +121,7 @@ class C51(DQN):
         v_min: float | None = None,
         v_max: float | None = None,
         atoms: int = 51,
-        double: bool = False,
+        double: bool = True,
         alpha: float | None = None,
         beta_start: float = 0.4,
         beta_updates: int = 100_000,
@@ -126,6 +130,9 @@ class C51(DQN):
         normalize_observations: bool = True,
         clip_observations: float = 10.0,
     ) -> None:
+        if n_steps is None:
+            kind = replay_buffer_class or PrioritizedReplayBuffer
+            n_steps = N_STEPS if issubclass(kind, PrioritizedReplayBuffer) else 1
         super().__init__(
             policy,
             env,

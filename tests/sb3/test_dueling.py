@@ -53,7 +53,8 @@ def test_step_is_the_learners(model: Build, small: Small) -> None:
         c51={"dueling": True, "lr": 1e-2, "batch_size": 8, "engine": "autograd"}, auxiliary=None
     )
     learner = c51.C51(spec, np.random.default_rng(0))
-    ours = model(policy_kwargs=KWARGS, alpha=0.0, learning_starts=10**6).learn(40)
+    plain = {"alpha": 0.0, "n_steps": 1, "double": False}
+    ours = model(policy_kwargs=KWARGS, learning_starts=10**6, **plain).learn(40)
     names = ("hidden.0", "hidden.1", "value", "advantage")
     for network in (ours.q_net, ours.q_net_target):
         assert len(linear(network)) == len(names)
