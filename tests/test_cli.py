@@ -98,17 +98,17 @@ def test_train_then_evaluate(capsys: Capture, tmp_path: Path) -> None:
 
     assert trained[0] == "CartPole-v1: 500 steps, seed 3"
     assert re.fullmatch(
-        r"  step      500  updates     100  episodes +\d+  mean return +\d+\.\d\d +\d+\.\d s"
+        r"  step      500  updates     200  episodes +\d+  mean return +\d+\.\d\d +\d+\.\d s"
         r"  held out +\d+\.\d\d best",
         trained[2],
     )
     evaluate = f"jormungandr evaluate CartPole-v1 --policy {out / 'best'}"
     assert trained[3] == f"latest and best kept in {out} ({evaluate})"
     assert trained[4] == "CartPole-v1, 4 episodes, seeds from 1000000000"
-    assert trained[7] == "  A: the trained policy (policy version 100, after 100 updates)"
+    assert trained[7] == "  A: the trained policy (policy version 200, after 200 updates)"
     learner = Learner.load(out / "latest")
     assert (learner.update_count, learner.spec.seed, learner.spec.pacing.learning_starts) == (
-        100,
+        200,
         3,
         100,
     )
@@ -119,7 +119,7 @@ def test_train_then_evaluate(capsys: Capture, tmp_path: Path) -> None:
         assert main(evaluate) == 0
         evaluated = capsys.readouterr().out.splitlines()
         assert evaluated[:3] == trained[4:7]
-        assert evaluated[3:] == [f"  A: {policy} (policy version 100, after 100 updates)"]
+        assert evaluated[3:] == [f"  A: {policy} (policy version 200, after 200 updates)"]
 
 
 def test_training_is_repeatable(capsys: Capture, tmp_path: Path) -> None:

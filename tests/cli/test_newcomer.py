@@ -13,6 +13,7 @@ from jormungandr.cli import main
 
 Capture = pytest.CaptureFixture[str]
 QUICK = ["--steps", "300", "--eval-episodes", "2", "--set", "pacing.learning_starts=100"]
+QUICK += ["--set", "c51.n_step=1"]  # each transition is an item of its own, at once
 
 
 def trained(capsys: Capture, out: Path, env_id: str, *settings: str) -> Learner:
@@ -23,7 +24,7 @@ def trained(capsys: Capture, out: Path, env_id: str, *settings: str) -> Learner:
     assert captured.err == ""
     assert f"{env_id}, 2 episodes, seeds from 1000000000" in captured.out
     learner = Learner.load(out / "latest")
-    assert (learner.info()["transitions"]["train"], learner.update_count) == (300, 50)
+    assert (learner.info()["transitions"]["train"], learner.update_count) == (300, 100)
     return learner
 
 

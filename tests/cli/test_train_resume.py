@@ -26,7 +26,7 @@ Capture = pytest.CaptureFixture[str]
 #: 300 steps are six episodes of 48 and a piece of one; the state is kept five times on the way.
 TRAIN = [
     *("train", "OUSpread-v0", "--steps", "300", "--eval-every", "60", "--eval-episodes", "2"),
-    *("--set", "c51.hidden=8", "--set", "c51.atoms=11", "--set", "c51.support=[-8,8]"),
+    *("--set", "c51.hidden=8", "--set", "c51.atoms=11", "--set", "c51.support=[-16,16]"),
     *("--set", "c51.batch_size=8", "--set", "c51.n_step=3", "--set", "exploration.transitions=200"),
     *("--set", "pacing.learning_starts=50"),
 ]

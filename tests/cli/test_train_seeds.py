@@ -70,7 +70,7 @@ def test_several_seeds(tmp_path: Path, capsys: Capture) -> None:
     alone = (tmp_path / "alone" / "evaluations.jsonl").read_text().splitlines()
     assert [json.loads(line)["digest"] for line in alone] == found[2:]
     assert "OUSpread-v0: 100 steps, 2 seeds" in printed
-    assert re.search(r"  seed 1  step      100  updates      15 .* held out +-?\d+\.\d\d", printed)
+    assert re.search(r"  seed 1  step      100  updates      30 .* held out +-?\d+\.\d\d", printed)
     table = printed[printed.index("  seed  ") :].splitlines()
     assert [row.split()[0] for row in table[:3]] == ["seed", "0", "1"]
     assert re.fullmatch(
