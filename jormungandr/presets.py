@@ -70,8 +70,8 @@ _OU_NOTE: dict[str, Any] = {
 }
 
 _PRESETS: dict[str, dict[str, Any]] = {
-    # For anything: nobody has to know the returns first, and what was learned stays learned. With
-    # the defaults as the papers have them every seed of CartPole falls back: docs/presets.md.
+    # For anything: nobody has to know the returns first, and what was learned is seldom
+    # lost. With a specification's defaults every seed of CartPole falls back: docs/presets.md.
     "default": {
         "c51": {
             "support": "auto",
