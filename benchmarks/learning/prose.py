@@ -27,7 +27,8 @@ run, with every evaluation, and the settings and versions it was made with.
   percentile bootstraps of whole runs, one stratum a task (Agarwal et al. 2021). With three to five
   seeds they are too narrow.
 * Seeds are 0 to 9 for ours, 0 to 4 for baselines, 0 to 2 for QR-DQN and for all baselines on
-  LunarLander.
+  LunarLander; on the short task, where the luck of a seed is most of the result, 0 to 9 for
+  everyone.
 * *ours* is what `jormungandr train` does unasked, the preset `default`. *Preset* is the one with
   the environment's name; on OUSpread with 1,344 transitions it is `ou-1344`. *Preset, labels* is
   the release note's experiment, `ou-note`: its auxiliary head has the drift labels, for which the

@@ -37,6 +37,7 @@ def test_the_matrix_has_the_most_important_rows_first() -> None:
         for who in CONTENDERS
     }
     assert count["ou-1344", "ours"] == count["acrobot", "ours"] == 10
+    assert count["ou-1344", "SB3 PPO"] == count["ou-1344", "QR-DQN, tuned"] == 10
     assert count["cartpole", "SB3 DQN, RL Zoo"] == 5
     assert count["ou", "QR-DQN"] == count["cartpole", "QR-DQN, RL Zoo"] == 3
     assert seeds_of(CONTENDERS["SB3 PPO"], TASKS["lunarlander"]) == 3
