@@ -7,7 +7,6 @@ as latched at its version. Acting never needs torch. B observations, A actions, 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -19,22 +18,19 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from jormungandr.errors import (
-    BodyTooLarge,
-    InvalidValue,
-)
-from jormungandr.inputs import RAW_BOUND, VARIANCE_FLOOR, prepared, scaled
+from jormungandr.errors import BodyTooLarge, InvalidValue
+from jormungandr.forward import Forward
 from jormungandr.numerics.risk import lower_tail_mean, mean
 from jormungandr.numerics.support import Bounds
 from jormungandr.policy_file import check_features, decoded, encoded, read
 from jormungandr.prediction import Predictor
 from jormungandr.protocol import InferenceReply
 from jormungandr.questions import Question, best, choose_one
-from jormungandr.row_forward import Floats, Layer, RowForward
+from jormungandr.row_forward import Floats, RowForward
 from jormungandr.spaces import Box
 from jormungandr.spec import ModelSpec
 from jormungandr.streams import streams
-from jormungandr.weights import CONVOLUTIONS, convolved, factors, is_noisy, layer_shapes, linear
+from jormungandr.weights import with_noise
 
 __all__ = ["PolicySnapshot"]
 
@@ -44,11 +40,10 @@ FORWARD_NUMBERS = 1 << 24
 REPLY_NUMBERS = 1 << 22
 
 _FLOAT32 = np.dtype(np.float32)
-_ZERO = np.float32(0)
 
 
 @lru_cache(maxsize=256)
-def _atoms(low: float, high: float, count: int) -> NDArray[np.float64]:
+def _support(low: float, high: float, count: int) -> NDArray[np.float64]:
     """Return a support, (N,); policies share it, so nobody may write to it."""
     found = np.linspace(low, high, count)
     found.setflags(write=False)
@@ -87,41 +82,22 @@ class PolicySnapshot(Predictor):
         if given == "auto":
             assert self.bounds is not None  # whoever made it gave them
             given = self.bounds
-        return _atoms(*given, self.spec.c51.atoms)
+        return _support(*given, self.spec.c51.atoms)
 
     @cached_property
-    def _forward(self) -> tuple[list[Layer], dict[str, Layer], Floats]:
-        """What the forward pass wants: hidden layers, heads by name, the support in float32."""
-        c51 = self.spec.c51
-        heads = ["value", *["advantage"][: c51.dueling]]
-        if self.spec.auxiliary is not None:
-            heads.append("auxiliary")
-        hidden = [self._layer(f"hidden.{i}") for i in range(len(c51.layers))]
-        return hidden, {name: self._layer(name) for name in heads}, self.support.astype(np.float32)
-
-    def _layer(self, name: str) -> Layer:
-        """Return a linear layer's weight, transposed, and its bias."""
-        weight = np.ascontiguousarray(self.weights[f"{name}.weight"].T)
-        return weight, self.weights[f"{name}.bias"]
+    def _atoms(self) -> Floats:
+        """The support as values are computed with it, (N,) float32."""
+        return self.support.astype(np.float32)
 
     @cached_property
-    def _root(self) -> NDArray[np.float64]:
-        """What normalised elements are divided by, (D,)."""
-        return np.asarray(np.sqrt(self.var + VARIANCE_FLOOR))
+    def _forward(self) -> Forward:
+        """The network, as it acts."""
+        return Forward(self.spec, self.weights, self.mean, self.var)
 
     @cached_property
     def _row(self) -> RowForward | None:
-        """The pass of one vector; None of a network that has more to it, and with masks."""
-        spec = self.spec
-        o = spec.observation
-        if o.is_image or spec.c51.dueling or spec.action_masks:
-            return None
-        hidden, heads, _ = self._forward
-        # What is not normalised is bounded; less nothing and divided by one, it stays what it is.
-        mean, root, clip = np.zeros_like(self.mean), np.ones_like(self.mean), float(RAW_BOUND)
-        if o.normalize:
-            mean, root, clip = self.mean, self._root, o.clip
-        return RowForward(mean, root, clip, hidden, heads["value"], len(spec.action_set))
+        """The pass of one vector, where there is one."""
+        return self._forward.row
 
     @cached_property
     def _plain_shape(self) -> tuple[int, ...] | None:
@@ -129,39 +105,13 @@ class PolicySnapshot(Predictor):
         o = self.spec.observation
         return o.stored_shape if isinstance(o.space, Box) and self._row is not None else None
 
-    def _prepared(self, observation: NDArray[Any]) -> Floats:
-        """Return what the network sees, as `prepared` does."""
-        o = self.spec.observation
-        x = np.asarray(observation, dtype=o.stored_dtype)
-        if o.normalize and not o.is_image:
-            return scaled(x, self.mean, self._root, o.clip)
-        return prepared(x, self.spec, self.mean, self.var)
-
     def logits(self, observation: NDArray[Any]) -> tuple[Floats, Floats | None]:
         """Return categorical logits (B, A, N), and auxiliary logits (B, classes) or None.
 
         Args:
             observation: (B, *stored_shape), raw.
         """
-        hidden, heads, _ = self._forward
-        x = self._prepared(observation)
-        if self.spec.observation.is_image:
-            for i, (_, _, stride) in enumerate(CONVOLUTIONS):
-                weight, bias = (self.weights[f"conv.{i}.{part}"] for part in ("weight", "bias"))
-                x = convolved(x, weight, bias, stride)
-            x = x.reshape(len(x), math.prod(x.shape[1:]))
-        for layer in hidden:
-            x = linear(x, layer)
-            np.maximum(x, _ZERO, out=x)
-        shape = (len(x), len(self.spec.action_set), self.spec.c51.atoms)
-        values = linear(x, heads["value"])
-        if self.spec.c51.dueling:
-            advantage = linear(x, heads["advantage"]).reshape(shape)
-            values = values[:, None, :] + (advantage - advantage.mean(axis=1, keepdims=True))
-        values = values.reshape(shape)
-        if self.spec.auxiliary is None:
-            return values, None
-        return values, linear(x, heads["auxiliary"])
+        return self._forward.logits(observation)
 
     def with_noise(self, rng: np.random.Generator) -> PolicySnapshot:
         """Return this policy of a noisy network with noise from a stream in its weights.
@@ -169,17 +119,7 @@ class PolicySnapshot(Predictor):
         What a snapshot computes by itself is without noise. Layer by layer in the order of the
         network, the noise of the inputs is drawn and then that of the outputs.
         """
-        weights = dict(self.weights)
-        for name in layer_shapes(self.spec):
-            layer, _, part = name.rpartition(".")
-            if part == "weight" and is_noisy(layer, self.spec):
-                outputs, inputs = weights[name].shape
-                of_inputs, of_outputs = factors(inputs, rng), factors(outputs, rng)
-                noise = {"weight": np.outer(of_outputs, of_inputs), "bias": of_outputs}
-                for kind, drawn in noise.items():
-                    sigma = weights[f"{layer}.{kind}_sigma"]
-                    weights[f"{layer}.{kind}"] = weights[f"{layer}.{kind}"] + sigma * drawn
-        return replace(self, weights=weights)
+        return replace(self, weights=with_noise(self.weights, self.spec, rng))
 
     def without_noise(self) -> PolicySnapshot:
         """Return this policy as one of a network that is not noisy: the same one, if it is not."""
@@ -191,15 +131,11 @@ class PolicySnapshot(Predictor):
 
     def distribution(self, observation: NDArray[Any]) -> Floats:
         """Return the return distribution of every action, (B, A, N)."""
-        e, _ = self.logits(observation)
-        e -= np.maximum.reduce(e, axis=-1, keepdims=True)
-        np.exp(e, e)
-        e /= np.add.reduce(e, axis=-1, keepdims=True)
-        return e
+        return self._forward.distribution(observation)
 
     def values(self, observation: NDArray[Any]) -> Floats:
         """Return the expected return of every action, (B, A)."""
-        return np.asarray(mean(self._forward[2], self.distribution(observation)), dtype=np.float32)
+        return np.asarray(mean(self._atoms, self.distribution(observation)), dtype=np.float32)
 
     def greedy(
         self, observation: NDArray[Any], mask: NDArray[np.bool_] | None = None
@@ -352,7 +288,7 @@ class PolicySnapshot(Predictor):
 
         Of one observation's (A, N) both are (A,).
         """
-        support = self._forward[2]
+        support = self._atoms
         # The bits of `@`, which asks more questions first.
         values: Any = probs.dot(support) if probs.ndim == 2 else mean(support, probs)
         if self.spec.risk.kind == "mean":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import pairwise
 
 import numpy as np
@@ -10,7 +11,15 @@ from jormungandr.row_forward import Floats, Layer
 from jormungandr.spaces import pixels_first
 from jormungandr.spec import ModelSpec
 
-__all__ = ["CONVOLUTIONS", "convolved", "factors", "is_noisy", "layer_shapes", "linear"]
+__all__ = [
+    "CONVOLUTIONS",
+    "convolved",
+    "factors",
+    "is_noisy",
+    "layer_shapes",
+    "linear",
+    "with_noise",
+]
 
 #: Filters, kernel and stride of the convolutions of an image (Mnih et al. 2015).
 CONVOLUTIONS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
@@ -58,6 +67,27 @@ def factors(count: int, rng: np.random.Generator) -> Floats:
     """
     drawn = rng.standard_normal(count).astype(np.float32)
     return np.asarray(np.sign(drawn) * np.sqrt(np.abs(drawn)), dtype=np.float32)
+
+
+def with_noise(
+    weights: Mapping[str, Floats], spec: ModelSpec, rng: np.random.Generator
+) -> dict[str, Floats]:
+    """Return the weights of a noisy network with noise from a stream in them.
+
+    Layer by layer in the order of the network, the noise of the inputs is drawn and then that of
+    the outputs.
+    """
+    noisy = dict(weights)
+    for name in layer_shapes(spec):
+        layer, _, part = name.rpartition(".")
+        if part == "weight" and is_noisy(layer, spec):
+            outputs, inputs = noisy[name].shape
+            of_inputs, of_outputs = factors(inputs, rng), factors(outputs, rng)
+            noise = {"weight": np.outer(of_outputs, of_inputs), "bias": of_outputs}
+            for kind, drawn in noise.items():
+                sigma = noisy[f"{layer}.{kind}_sigma"]
+                noisy[f"{layer}.{kind}"] = noisy[f"{layer}.{kind}"] + sigma * drawn
+    return noisy
 
 
 def linear(x: Floats, layer: Layer) -> Floats:

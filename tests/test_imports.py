@@ -25,7 +25,7 @@ LAYERS: list[set[str]] = [
     {"spec", "protocol", "transport", "vectors"},
     {"encoding", "ids", "steps", "inputs", "weights"},
     {"tags", "splits"},
-    {"prediction", "columns", "episode", "outbox", "policy_file"},
+    {"prediction", "columns", "episode", "forward", "outbox", "policy_file"},
     {"questions", "heldout", "held_steps"},
     {"rows", "ledger", "policy", "wire", "packed", "recorder", "records", "trial", "typed_rows"},
     {"admission", "actors", "bundle", "encoder", "off_policy"},
