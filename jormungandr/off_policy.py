@@ -28,6 +28,8 @@ CHUNK = 4_096
 FEW, THIN = 30, 0.1
 #: Share of steps at which the policy would have done what nobody could, above which it is said.
 UNEXPLORED = 0.02
+#: Share of the policy's episodes that go on after the horizon: above, more than begin.
+OUTLIVED = 1.1
 #: What there is for policies that cannot be evaluated so.
 INSTEAD = (
     "play it with `jormungandr evaluate ENV --policy …`; where nothing can be played, let it act in"
@@ -75,6 +77,12 @@ class OffPolicyReport:
                 " actor, which left nothing to chance, did not; nothing in the log says what that"
                 " is worth; explore in held-out episodes"
             )
+        if r.unfinished > OUTLIVED:
+            found.append(
+                f"outlived: the fit has {r.unfinished:.0%} of its episodes reach the horizon, which"
+                " is more than begin, and so the value is too high; the policy lives longer than"
+                " the log shows; log with one that does, or take a shorter horizon"
+            )
         if abs(r.fitted - r.value.estimate) > r.value.high - r.value.low:
             found.append(
                 f"corrected: the fit alone says {r.fitted:.4g}, which is further away than the"
@@ -96,6 +104,7 @@ class OffPolicyReport:
             "steps": r.steps,
             "agreement": r.agreement,
             "effective_steps": r.effective_steps,
+            "unfinished": r.unfinished,
             "unexplored": self.unexplored,
             "warnings": self.warnings(),
         }

@@ -45,10 +45,45 @@ class FittedQ(NamedTuple):
         weights: (P,); an action with the features φ is worth φ · weights.
         visits: (P,); φ · visits is how often the policy comes by, over how often the log does, each
             discounted: the value of the start is the sum of that times the reward over the log.
+        beyond: (P,); φ · beyond is how often the policy comes by after the last iteration; 0 in the
+            limit.
+        expected: (P, P); φ · expected · φ is how often the policy comes by with k steps to go times
+            Q_k, summed over k; empty in the limit.
+        followed: (P, P); φ · followed · φ' is the same with Q_{k-1} of what follows.
     """
 
     weights: Floats
     visits: Floats
+    beyond: Floats
+    expected: Floats
+    followed: Floats
+
+    def errors(
+        self, design: Floats, successor: Floats, reward: Floats, discount: float
+    ) -> Floats:  # (N,)
+        """Return how far Q is from r + γ Q(s', π) at each step, as often as the policy is there.
+
+        Args:
+            design: as for `Moments.of`, like the next two.
+            successor: the same.
+            reward: the same.
+            discount: γ, as it was fitted with.
+        """
+        visits = design @ self.visits
+        return np.asarray(visits * (reward + (discount * successor - design) @ self.weights))
+
+    def errors_to_go(
+        self, design: Floats, successor: Floats, reward: Floats, discount: float
+    ) -> Floats:  # (N,)
+        """Return the same of each Q_k by itself: of the fit with k steps to go, summed over k.
+
+        Not the same: Q_k is fitted to r + γ Q_{k-1}(s', π), and where episodes go on, it is far
+        from r + γ Q_k(s', π). Not for the limit.
+        """
+        found = (design @ self.visits) * reward
+        found += discount * np.einsum("np,np->n", design @ self.followed, successor)
+        found -= np.einsum("np,np->n", design @ self.expected, design)
+        return found
 
 
 def fitted_q(
@@ -71,7 +106,8 @@ def fitted_q(
         moments: of the steps.
         start: (P,) mean features of first states, averaged over the policy's actions there.
         discount: γ in [0, 1].
-        iterations: ≥ 1; of a task that ends, its horizon. None is the limit, for γ < 1.
+        iterations: ≥ 1; of a task that ends, its horizon. None is the limit, for γ < 1. So many
+            times P numbers are held.
         ridge: penalty on the squared weights, ≥ 0: it weighs as much as so many steps that say 0.
 
     Raises:
@@ -86,19 +122,29 @@ def fitted_q(
         if iterations is None:
             left = np.eye(size) - step
             weights = np.asarray(np.linalg.solve(left, once), dtype=np.float64)
-            reached = np.asarray(np.linalg.solve(left.T, start), dtype=np.float64)
+            reached = np.linalg.solve(left.T, start)
+            beyond, expected = np.zeros(size), np.empty((size, 0))
+            followed = expected
         else:
             with np.errstate(over="ignore", invalid="ignore"):
-                weights = _iterated(step, once, iterations)
-                reached = _iterated(step.T, start, iterations)
-        return FittedQ(weights, np.asarray(np.linalg.solve(gram, reached), dtype=np.float64))
+                worth = _iterated(step, once, once, iterations)  # row k: with k + 1 steps to go
+                there = _iterated(step.T, start, 0.0, iterations)  # row t: after t steps
+                weights, reached = worth[-1], there.sum(axis=0)
+                beyond = step.T @ there[-1]
+                expected = there.T @ worth[::-1]
+                followed = there[:-1].T @ worth[-2::-1]  # with none to go it is worth 0
+        sides = np.column_stack([reached, beyond, expected, followed])
+        solved = np.asarray(np.linalg.solve(gram, sides), dtype=np.float64)
+        expected, followed = np.array_split(solved[:, 2:], 2, axis=1)
+        return FittedQ(weights, solved[:, 0], solved[:, 1], expected, followed)
     except np.linalg.LinAlgError:
         raise ValueError("fitted_q: expected independent features, or ridge > 0") from None
 
 
-def _iterated(step: Floats, once: Floats, count: int) -> Floats:
-    """Return what ``w ← once + step w`` makes of 0 in so many iterations, (P,)."""
-    w = once
-    for _ in range(count - 1):
-        w = once + step @ w
-    return w
+def _iterated(step: Floats, first: Floats, more: Floats | float, count: int) -> Floats:
+    """Return the first of a sequence, and what ``w ← more + step w`` makes of it, (count, P)."""
+    found = np.empty((count, len(first)))
+    found[0] = first
+    for i in range(1, count):
+        found[i] = more + step @ found[i - 1]
+    return found

@@ -261,6 +261,25 @@ def test_what_makes_an_estimate_doubtful_is_said(caller: Caller) -> None:
     thin = r._replace(effective_steps=0.05 * r.steps, fitted=r.value.high + 2)
     names = [w.partition(":")[0] for w in replace(report, result=thin).warnings()]
     assert names == ["off_support", "unexplored", "corrected"]
+    more = replace(report, result=r._replace(unfinished=1.4)).warnings()
+    assert more[1].startswith("outlived: the fit has 140% of its episodes reach the horizon")
+
+
+def test_a_time_limit_counts_no_more_than_an_end(caller: Caller) -> None:
+    """Six right calls are worth six where the environment ends after them, or is cut off."""
+    log = calls()
+    cut = [{**row, "terminated": False, "truncated": row["terminated"]} for row in log]
+    found = []
+    for rows in (log, cut):
+        learner = Learner(SPEC)
+        learner.add(rows)
+        found.append(learner.off_policy_value(caller(), gamma=1.0).result)
+    ends, limit = found
+
+    assert limit.unfinished == pytest.approx(1.0, abs=0.1)
+    assert ends.unfinished < 0.5
+    assert ends.value.low <= 6.0 <= ends.value.high
+    assert limit.value.estimate == pytest.approx(6.0, abs=0.5)
 
 
 def test_actions_of_a_noisy_network_are_certain_under_its_noise() -> None:

@@ -89,6 +89,40 @@ def test_closed_form_is_iterated_regression(iterations: int) -> None:
     assert design @ fit.visits @ reward == pytest.approx(start @ weights)
 
 
+@pytest.mark.parametrize("iterations", [1, 2, 5])
+def test_errors_are_those_of_every_number_of_steps_to_go(iterations: int) -> None:
+    """Summed one by one, each with the fit of its own number and the visits of its own time."""
+    rng = np.random.default_rng(3)
+    design, successor = rng.normal(size=(2, 60, 6))
+    reward, start, ridge, discount = rng.normal(size=60), rng.normal(size=6), 0.7, 0.9
+    moments = Moments.of(design, successor, reward)
+    given: dict[str, Any] = {"discount": discount, "ridge": ridge}
+    fits = [fitted_q(moments, start, iterations=k + 1, **given) for k in range(iterations)]
+    to_go = [np.zeros(6), *(fit.weights for fit in fits)]
+    total = np.zeros(60)
+    for t in range(iterations):
+        visits = fits[t].visits - (fits[t - 1].visits if t else 0.0)  # of that time alone
+        later, now = to_go[iterations - t - 1], to_go[iterations - t]
+        total += design @ visits * (reward + discount * successor @ later - design @ now)
+
+    found = fits[-1].errors_to_go(design, successor, reward, discount)
+    assert found == pytest.approx(total, abs=1e-9)
+
+
+def test_without_a_horizon_errors_are_those_of_the_one_fit() -> None:
+    """Bellman errors, weighed by visits."""
+    rng = np.random.default_rng(4)
+    design, successor = rng.normal(size=(2, 60, 6))
+    reward, start = rng.normal(size=60), rng.normal(size=6)
+    fit = fitted_q(
+        Moments.of(design, 0.1 * successor, reward), start, discount=0.9, iterations=None, ridge=1.0
+    )
+    bellman = reward + (0.9 * successor - design) @ fit.weights
+
+    found = fit.errors(design, successor, reward, 0.9)
+    assert found == pytest.approx(design @ fit.visits * bellman, abs=1e-9)
+
+
 @pytest.mark.parametrize("iterations", [3, None])
 def test_features_that_cannot_be_told_apart_need_a_penalty(iterations: int | None) -> None:
     """Without one the regression has no single solution, which is said."""
@@ -191,6 +225,34 @@ def test_only_a_termination_ends_the_value() -> None:
     assert two == one
     more = off_policy_value(cut, choice, following, discount=1.0, horizon=2 * HORIZON)
     assert more.value.estimate < 1.5 * one.value.estimate < 0  # it goes on to cost
+
+
+@pytest.mark.parametrize("told", [False, True])
+@pytest.mark.parametrize("discount", [0.99, 1.0])
+def test_a_time_limit_is_an_end_of_the_sum(discount: float, told: bool) -> None:
+    """Of episodes that are all cut off after the horizon, whether observations show time or not.
+
+    About one a step, whatever is done: what it earns is known.
+    """
+    rng, episodes, limit = np.random.default_rng(1), 40, 30
+    place = rng.normal(size=(episodes, limit + 1, 1))
+    time = np.broadcast_to(np.arange(limit + 1.0)[:, None] / limit, place.shape)
+    seen = np.concatenate([place, time], axis=2) if told else place
+    steps = LoggedSteps(
+        observation=seen[:, :-1].reshape(episodes * limit, -1),
+        action=rng.integers(2, size=episodes * limit),
+        reward=1.0 + 0.1 * rng.normal(size=episodes * limit),
+        next_observation=seen[:, 1:].reshape(episodes * limit, -1),
+        terminated=np.zeros(episodes * limit, dtype=np.bool_),
+        episode=np.repeat(np.arange(episodes), limit),
+        initial=np.tile(np.arange(limit) == 0, episodes),
+    )
+    always = np.tile([1.0, 0.0], (len(steps), 1))
+    found = off_policy_value(steps, always, always, discount=discount, horizon=limit)
+    truth = float((discount ** np.arange(limit)).sum())
+
+    assert found.value.low <= truth <= found.value.high
+    assert found.value.estimate == pytest.approx(truth, rel=0.02)
 
 
 def test_episodes_without_a_beginning_are_left_out() -> None:
