@@ -279,8 +279,9 @@ class C51(Part, frozen=True):
     Args:
         atoms: points of the support (n).
         support: lowest and highest return it can represent (n); mass outside is put at the ends.
-            ``auto`` begins where the rewards before the first update say, and reaches further at
-            an end once more than 1 % of the target mass lies beyond it.
+            ``auto`` begins where the rewards before the first update say, or if those are 0 the
+            ones before the first update that has another, with 0 in the middle; and it reaches
+            further at an end once more than 1 % of the target mass lies beyond it.
         hidden: units of each ReLU layer, after the convolutions of an image; an integer means two
             layers of it. None is two of 128, and one of 512 for an image (Mnih et al. 2015).
         gamma: discount per step.

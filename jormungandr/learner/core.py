@@ -347,13 +347,14 @@ class Core:
         clipped = p.clipped_low, p.clipped_high
         if self.fitting is None:
             return _nothing
-        new = self.fitting.wanted(algorithm.bounds if algorithm.fitted else None, *clipped)
+        known = algorithm.bounds if algorithm.fitted else None
+        new = self.fitting.wanted(known, *clipped, learned=p.updates > 0)
         if new is None:
             return _nothing
         before = algorithm.state()
         if algorithm.fitted:
             algorithm.move_support(new)
-        else:  # whatever the network says, it means nothing yet
+        else:  # nothing was learned, or that all is 0, which is where it was
             algorithm.take_bounds(new)
             algorithm.fitted = True
         p.clipped_low = p.clipped_high = 0.0

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from jormungandr.numerics.moments import RunningMoments
 from jormungandr.numerics.support import (
     Bounds,
+    centred,
     first_bounds,
     is_known,
     resampling,
@@ -65,7 +66,12 @@ class Fitting:
         )
 
     def wanted(
-        self, bounds: Bounds | None, clipped_low: float, clipped_high: float
+        self,
+        bounds: Bounds | None,
+        clipped_low: float,
+        clipped_high: float,
+        *,
+        learned: bool = False,
     ) -> Bounds | None:
         """Return the bounds to go on with; None as long as they are good as they are.
 
@@ -73,9 +79,12 @@ class Fitting:
             bounds: those that followed from rewards last; None before.
             clipped_low: running average of the target mass clipped at the low end.
             clipped_high: the same at the high end.
+            learned: whether there were updates before a reward other than 0. What they taught is 0,
+                the middle of `UNKNOWN`, and so that stays the middle.
         """
         if bounds is None:
-            return self.first()
+            first = self.first()
+            return centred(first) if first is not None and learned else first
         if max(clipped_low, clipped_high) <= CLIPPED:
             return None
         end = int(clipped_high >= clipped_low)

@@ -10,7 +10,15 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["UNKNOWN", "first_bounds", "is_known", "resampling", "widened", "widest_bounds"]
+__all__ = [
+    "UNKNOWN",
+    "centred",
+    "first_bounds",
+    "is_known",
+    "resampling",
+    "widened",
+    "widest_bounds",
+]
 
 Bounds = tuple[float, float]
 
@@ -71,6 +79,12 @@ def first_bounds(mean: float, std: float, lowest: float, highest: float, gamma: 
     low = max(min(center - spread, lowest, 0.0), widest[0], -LARGEST)
     high = min(max(center + spread, highest, 0.0), widest[1], LARGEST)
     return low, high
+
+
+def centred(bounds: Bounds) -> Bounds:
+    """Return bounds that hold these, with 0 in the middle."""
+    reach = max(-bounds[0], bounds[1])
+    return -reach, reach
 
 
 def widened(bounds: Bounds, end: int, widest: Bounds) -> Bounds:

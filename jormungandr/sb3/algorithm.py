@@ -432,7 +432,7 @@ class C51(DQN):
         if self.fitting is None:
             return
         before = (self.v_min, self.v_max) if self._fitted else None
-        new = self.fitting.wanted(before, *self._clipped)
+        new = self.fitting.wanted(before, *self._clipped, learned=self._n_updates > 0)
         if new is None:
             return
         move_support(self.policy, new, keep=self._fitted)

@@ -67,6 +67,25 @@ def test_it_begins_at_the_first_update_and_then_holds_the_returns(engine):
 
 
 @pytest.mark.parametrize("engine", ["closed_form", "autograd"])
+def test_what_was_learned_from_rewards_of_0_is_kept(engine):
+    """The first other one moves the bounds, and not the values from 0 to the middle of them."""
+    learner = Learner(spec(engine=engine))
+    learner.add(rows(600, lambda *_: 0.0))
+    seen = np.random.default_rng(9).normal(size=(200, 2)).astype(np.float32)
+    before = learner.snapshot()
+    learner.add(rows(1, lambda *_: 40.0, start=600))
+    after = learner.snapshot()
+
+    assert (before.update_count, after.update_count) == (536, 537)
+    assert before.bounds == (-1.0, 1.0)
+    low, high = after.bounds
+    assert low == -high
+    assert high >= 40.0
+    assert np.abs(before.values(seen)).mean() < 0.1
+    assert np.abs(after.values(seen) / high).mean() < 0.1
+
+
+@pytest.mark.parametrize("engine", ["closed_form", "autograd"])
 @pytest.mark.parametrize("dueling", [False, True])
 def test_it_grows_where_the_rewards_grow_and_forgets_nothing(engine, dueling):
     """A hundredfold reward comes after 300 steps: the values go there, and choices stay."""

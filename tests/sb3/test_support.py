@@ -15,7 +15,8 @@ from jormungandr.sb3.support import move_support
 def model(**arguments):
     """Return one that learns a little of CartPole."""
     settings = {"learning_starts": 200, "train_freq": 1, "policy_kwargs": {"net_arch": [16]}}
-    return C51("MlpPolicy", "CartPole-v1", seed=0, device="cpu", **{**settings, **arguments})
+    given = {"env": "CartPole-v1", **settings, **arguments}
+    return C51("MlpPolicy", seed=0, device="cpu", **given)
 
 
 @pytest.mark.parametrize("dueling", [False, True])
@@ -37,6 +38,26 @@ def test_it_begins_at_the_first_update_and_is_saved(dueling, tmp_path):
     again.learn(100, reset_num_timesteps=False)
     assert again._fitted
     assert again.v_max == pytest.approx(100)
+
+
+def test_what_was_learned_from_rewards_of_0_is_kept():
+    """A goal found after 300 updates: the values before it were 0, and are so on the new atoms."""
+
+    class Late(gymnasium.RewardWrapper):
+        steps = 0
+
+        def reward(self, reward):
+            self.steps += 1
+            return 40.0 if self.steps == 500 else 0.0
+
+    made = model(env=Late(gymnasium.make("CartPole-v1")))
+    made.learn(499)
+    seen = made.policy.obs_to_tensor(np.random.default_rng(0).normal(size=(50, 4)))[0].float()
+    assert (made.v_min, made.v_max) == (-1.0, 1.0)
+    assert made.q_net(seen).abs().mean() < 0.1
+    made.learn(1, reset_num_timesteps=False)
+    assert made.v_min == -made.v_max <= -40.0
+    assert (made.q_net(seen) / made.v_max).abs().mean() < 0.1
 
 
 @pytest.mark.parametrize("dueling", [False, True])
