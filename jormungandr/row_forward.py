@@ -1,7 +1,8 @@
 """`RowForward`: the forward pass of one observation, in as few calls as NumPy allows.
 
 NumPy pays per call, and one observation is nothing but calls. What is computed is what the pass of
-a batch computes, operation by operation, so that both have the same bits. A actions, N atoms, D
+a batch computes, operation by operation: the bits of a batch of one. A larger batch is multiplied
+as a matrix, whose sums may come in another order. A actions, N atoms, D
 elements.
 """
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -36,7 +37,7 @@ MARK = 50_000
 
 def document(runs: Sequence[Run]) -> str:
     """Return the document."""
-    found = {who: group for (_, who), group in groups(runs).items()}
+    found = {who: group for (_, who), group in groups(_of_one_base(runs)).items()}
     task = TASKS["cartpole"]
     seeds = max((len(group.runs) for group in found.values()), default=5)
     text = ABOUT.format(seeds=seeds, solved=task.solved, collapsed=task.collapsed)
@@ -51,6 +52,32 @@ def document(runs: Sequence[Run]) -> str:
     if BASE in found:
         parts += ["## The base\n", _base(found[BASE])]
     return "\n".join(parts)
+
+
+def _of_one_base(runs: Sequence[Run]) -> list[Run]:
+    """Return the runs with the newest base and with changes of it: others are not comparable."""
+    bases = [run for run in runs if run.contender == BASE]
+    if not bases:
+        return list(runs)
+    base = bases[-1].settings
+    return [run for run in runs if _agree(run.settings, base, run.changes)]
+
+
+def _agree(
+    settings: Mapping[str, Any], base: Mapping[str, Any], changes: Mapping[str, Any]
+) -> bool:
+    """Whether settings are those of a base but for what was changed.
+
+    A field that only one of them has came later, and is at its default.
+    """
+    for key in (settings.keys() & base.keys()) - {"shape"}:
+        one, other, changed = settings[key], base[key], changes.get(key)
+        if isinstance(one, Mapping) and isinstance(other, Mapping):
+            if not _agree(one, other, changed if isinstance(changed, Mapping) else {}):
+                return False
+        elif key not in changes and one != other:
+            return False
+    return True
 
 
 def _table(mine: dict[str, Group], mark: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import importlib
 import inspect
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -31,6 +32,7 @@ class Baseline:
         algorithm: ``DQN``, ``QRDQN`` or ``PPO``.
         table: its settings by environment, where alone it enters; None enters with its defaults.
         only: environments to enter for; None is all.
+        most: steps of the longest task that its settings were chosen for; None is any.
         seeds: that it is trained with, from 0.
     """
 
@@ -38,6 +40,7 @@ class Baseline:
     algorithm: str
     table: Mapping[str, dict[str, Any]] | None = None
     only: tuple[str, ...] | None = None
+    most: int | None = None
     seeds: int = 5
 
     def changes(self, task: Task) -> dict[str, Any]:
@@ -50,6 +53,8 @@ class Baseline:
         if self.table is not None and task.env_id not in self.table:
             return None
         if self.only is not None and task.env_id not in self.only:
+            return None
+        if self.most is not None and task.steps > self.most:
             return None
         return {**self.inert(task), **self.changes(task)}
 
@@ -84,12 +89,20 @@ class Baseline:
 
         # One call: schedules go by its total. The policy is handed over from inside.
         for at in paused(model, task.steps, task.every):
-            yield at, act, {"updates": int(model._n_updates), "warnings": []}
+            yield at, act, {"updates": _updates(model), "warnings": []}
         env.close()
 
     def _kind(self) -> Any:
         home = "sb3_contrib" if self.algorithm == "QRDQN" else "stable_baselines3"
         return getattr(importlib.import_module(home), self.algorithm)
+
+
+def _updates(model: Any) -> int:
+    """Return gradient steps: what an on-policy algorithm counts are passes over its rollout."""
+    count = int(model._n_updates)
+    if not hasattr(model, "rollout_buffer"):
+        return count
+    return count * math.ceil(model.n_steps * model.n_envs / model.batch_size)
 
 
 def _schedule(value: Any) -> Any:

@@ -53,10 +53,10 @@ CONTENDERS: dict[str, Contender] = {
         Ours("ours, preset, labels", _labelled, label_key="drift_label"),
         Baseline("SB3 DQN", "DQN"),
         Baseline("SB3 DQN, RL Zoo", "DQN", ZOO["DQN"]),
-        Baseline("SB3 DQN, tuned", "DQN", TUNED["DQN"]),
+        Baseline("SB3 DQN, tuned", "DQN", TUNED["DQN"], most=1_344),
         Baseline("QR-DQN", "QRDQN", only=_OU, seeds=3),
         Baseline("QR-DQN, RL Zoo", "QRDQN", ZOO["QRDQN"], seeds=3),
-        Baseline("QR-DQN, tuned", "QRDQN", TUNED["QRDQN"], seeds=3),
+        Baseline("QR-DQN, tuned", "QRDQN", TUNED["QRDQN"], most=1_344, seeds=3),
         Baseline("SB3 PPO", "PPO"),
         Baseline("SB3 PPO, RL Zoo", "PPO", ZOO["PPO"]),
     )

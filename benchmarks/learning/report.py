@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from benchmarks.learning.contenders import CONTENDERS
+from benchmarks.learning.contenders import CONTENDERS, seeds_of
 from benchmarks.learning.curves import Series, plot
 from benchmarks.learning.prose import ABOUT, EMPTY, SOLVING, WINNING
 from benchmarks.learning.runs import Run
@@ -79,11 +79,19 @@ def _targets(found: dict[tuple[str, str], Group]) -> str:
     for target in TARGETS:
         others = _of(found, target.task)
         cells = [
-            str(target.judge(others[who], others)) if who in others else "no runs yet"
+            f"{target.judge(others[who], others)}{_so_far(who, target.task, others[who])}"
+            if who in others
+            else "no runs yet"
             for who in ("ours, preset, labels", "ours, preset", "ours")
         ]
         body.append([target.task, target.level, target.text, *cells])
     return rows(["task", "", "target", "preset, labels", "preset", "default"], body)
+
+
+def _so_far(who: str, name: str, group: Group) -> str:
+    """Return what to say of a verdict on fewer seeds than there are to be."""
+    have, wanted = len(group.runs), seeds_of(CONTENDERS[who], TASKS[name])
+    return f" ({have} of {wanted} seeds so far)" if have < wanted else ""
 
 
 def _marks(task: Task, mine: dict[str, Group]) -> str:
@@ -114,8 +122,8 @@ def _marks(task: Task, mine: dict[str, Group]) -> str:
         "IQM [95 %]",
         "mean",
         "worst seed",
-        "updates",
-        "s (CPU s) a run",
+        "updates of the run",
+        "s (CPU s) of the run",
         "seeds",
     ]
     return rows(head, body)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -92,11 +93,15 @@ def solved_at(steps: int, score: float, of_ten: int) -> Callable[[Group, Others]
 
 
 def _of_ten(number: int, total: int, of_ten: int) -> Verdict:
-    """Judge how many seeds did it; undecided while those to come may still decide it."""
+    """Judge how many seeds did it, of more than ten the same share.
+
+    Undecided while those to come may still decide it.
+    """
     failed = total - number
     if number < of_ten and failed <= 10 - of_ten and total < 10:
-        return Verdict(f"{number} of {total} seeds so far", None)
-    return Verdict(f"{number} of {total} seeds", of_ten - number)
+        return Verdict(f"{number} seeds", None)
+    least = math.ceil(of_ten * total / 10) if total > 10 else of_ten
+    return Verdict(f"{number} of {total} seeds", least - number)
 
 
 def stays(score: float, least: float) -> Callable[[Group, Others], Verdict]:

@@ -67,7 +67,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--resume",
         action="store_true",
-        help="go on with the training at --out, bit for bit as if it had not been stopped",
+        help="go on with the training at --out, bit for bit as if it had not been stopped"
+        " (docs/environments.md says what is so through a service, or past the end)",
     )
     parser.add_argument(
         "--eval-every",

@@ -3,7 +3,8 @@
 ```
 OUT/training.json       what is trained
     evaluations.jsonl   one line for each evaluation, in order of steps
-    latest/             the learner at an episode's end, to go on from; its policy through a service
+    latest/             the learner at an episode's end, or after the last step, to go on from;
+                        through a service its policy
     best/               the policy with the highest mean return in an evaluation
     .best.old           the one before it, until the latest state knows of its successor
 ```

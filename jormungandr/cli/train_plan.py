@@ -100,8 +100,9 @@ def plans_of(
         InvalidInput: (one of its classes) arguments that do not fit the environment, or each other.
     """
     out, many = arguments.out, arguments.seeds is not None
-    if many and "seed" in settings:
-        raise InvalidValue("--set", "no seed beside --seeds", settings["seed"])
+    if "seed" in settings:  # the environment's too, and what the folder and the table say
+        remedy = "--seed says it for model and environment"
+        raise InvalidValue("--set", "no seed", settings["seed"], remedy)
     seeds: Sequence[int] = range(arguments.seeds) if many else [arguments.seed]
     folders: Sequence[Path | None] = [out] * len(seeds)
     if many and out is not None:

@@ -22,6 +22,9 @@ __all__ = ["Outcome", "judged", "print_outcomes"]
 
 Floats = NDArray[np.float64]
 
+#: Seeds from which on a bootstrap interval over them is about as wide as it says.
+FEW = 7
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -91,12 +94,14 @@ def print_outcomes(title: str, outcomes: Sequence[Outcome]) -> None:
     for line in cells:
         print("  " + "  ".join(text.rjust(w) for text, w in zip(line, widths, strict=True)))
     if len(outcomes) > 1:
+        # Of normal scores, an interval of 3 seeds holds the truth 76 times in 100, of 5 90 times.
+        narrow = ", too narrow for so few" if len(outcomes) < FEW else ""
         for name in ("final", "best"):
             values = np.array([getattr(outcome, name) for outcome in outcomes])
             found = iqm_bootstrap(values, seed=0)
             print(
                 f"  IQM of {name:<6}{found.estimate:>10.2f}   [{found.low:.2f}, {found.high:.2f}]"
-                "   95 %, stratified bootstrap over seeds"
+                f"   95 %, stratified bootstrap over seeds{narrow}"
             )
         median = float(np.median([outcome.pace for outcome in outcomes]))
         print(f"  steps/s      {median:>10,.0f}   median")

@@ -70,7 +70,7 @@ def target_distribution(
 
 
 def transition_losses(logits: Tensor, action: Tensor, target: Tensor) -> Tensor:
-    """Return the unweighted loss of each transition, (B,), which is its priority too.
+    """Return the unweighted loss of each transition, (B,); its priority, too, unless that is KL.
 
     Args:
         logits: (B, A, N) of the online network.
@@ -139,8 +139,8 @@ class Update:
         loss: weighted categorical loss.
         auxiliary_loss: of the labelled transitions, None without any.
         grad_norm: before clipping.
-        clipped_low, clipped_high: fraction of target mass put on the lowest and highest atom.
-        priority: (B,) unweighted categorical losses.
+        clipped_low, clipped_high: fraction of target mass beyond the lowest and the highest atom.
+        priority: (B,) of the transitions, as `replay.priority` says.
     """
 
     finite: bool

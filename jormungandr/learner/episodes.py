@@ -33,7 +33,7 @@ class EpisodeReturns:
     def info(self) -> dict[str, dict[str, Any]]:
         """Return, per split, the mean over the newest episodes with a 95 % interval.
 
-        The interval is the mean ± 1.96 standard errors, None with fewer than two episodes.
+        The interval is Student's (1908), None with fewer than two episodes.
         """
         return {name: self._splits[split].info() for split, name in enumerate(SPLITS)}
 

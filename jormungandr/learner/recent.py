@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 from jormungandr.heldout import PAIR
+from jormungandr.numerics.bounds import student_quantile
 from jormungandr.protocol import SPLITS
 from jormungandr.records import EpisodeRecord
 
@@ -19,6 +21,11 @@ RECENT = 100
 KEYS, VALUES = 16, 32
 #: What all further values of a key count as.
 OTHER = "other"
+
+
+@lru_cache(maxsize=RECENT)
+def _quantile(degrees: int) -> float:
+    return student_quantile(0.975, degrees)
 
 
 class RecentReturns:
@@ -38,7 +45,7 @@ class RecentReturns:
     def info(self) -> dict[str, Any]:
         """Return the mean over the newest episodes with a 95 % interval.
 
-        The interval is the mean ± 1.96 standard errors, None with fewer than two episodes.
+        The interval is Student's (1908), None with fewer than two episodes.
         """
         if self._info is None:
             self._info = self._figures()
@@ -51,7 +58,8 @@ class RecentReturns:
         interval = None
         if mean is not None and n > 1:
             error = math.sqrt(sum((r - mean) ** 2 for r in recent) / (n - 1) / n)
-            interval = [mean - 1.96 * error, mean + 1.96 * error]
+            reach = _quantile(n - 1) * error
+            interval = [mean - reach, mean + reach]
         return {
             "episodes": self.episodes,
             "over_newest": n,

@@ -47,8 +47,9 @@ class C51(DQN):
     """Categorical DQN (Bellemare, Dabney and Munos 2017, arXiv:1707.06887).
 
     Stable-Baselines3's DQN with another head, loss and replay: what is not listed here means what
-    it means there. Projection, loss, priorities and moments are those of `jormungandr.Learner`; the
-    defaults are those of its preset ``default``, but for averaged weights, which are not here.
+    it means there, its exploration too. Projection, loss, priorities and moments are those of
+    `jormungandr.Learner`; the other defaults are those of its preset ``default``, but for averaged
+    weights, which are not here.
 
     Args:
         policy: ``MlpPolicy``, ``CnnPolicy``, ``MultiInputPolicy``, or a class like `C51Policy`.

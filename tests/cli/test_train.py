@@ -80,7 +80,11 @@ def test_settings_that_are_none(capsys: Capture) -> None:
         ("--overwrite", "--overwrite: expected a folder, with --out"),
         ("--model m", "--model: expected a service"),
         ("--service http://127.0.0.1:1 --model M!", "--model: expected an id"),
-        ("--seeds 2 --set seed=3", "--set: expected no seed beside --seeds"),
+        ("--seeds 2 --set seed=3", "--set: expected no seed, got 3"),
+        (
+            "--set seed=3",
+            "--set: expected no seed, got 3; --seed says it for model and environment",
+        ),
         ("--label-key drift_label", "--label-key: expected a model with an auxiliary head"),
         ("--seeds 2 --out FOLDER", "--out: expected a new folder, or one of an earlier training"),
         ("--out FOLDER", "--out: expected a new folder, or one of an earlier training"),

@@ -81,6 +81,29 @@ def test_the_ablation_table(base: ModelSpec) -> None:
     assert "| `c51.target_interval` | 200 |" in text
 
 
+def test_only_changes_of_the_base_shown_are_shown(base: ModelSpec) -> None:
+    """With another base, what was changed in the one before is no comparison."""
+    other = ModelSpec.from_dict({**base.to_dict(), "c51": {**base.to_dict()["c51"], "lr": 0.5}})
+    rows = []
+    for number, (one, fingerprint) in enumerate(((base, "aaa"), (other, "bbb"))):
+        name = ("double", "dueling")[number]
+        fields = {"c51": {name: True}}
+        of_change = ModelSpec.from_dict(
+            {**one.to_dict(), "c51": {**one.to_dict()["c51"], **fields["c51"]}}
+        )
+        for who, what, spec in (
+            (BASE, {"about": ""}, one),
+            (name, {"about": name, **fields}, of_change),
+        ):
+            given = {"changes": what, "settings": _settings(spec), "fingerprint": fingerprint}
+            rows.append(run(who, 0, means=[480.0] * 75, **given))
+    text = ablations_document(rows)
+
+    assert "| dueling | dueling |" in text
+    assert "double | double" not in text
+    assert "| `c51.lr` | 0.5 |" in text
+
+
 def _settings(base: ModelSpec) -> dict[str, Any]:
     return {**base.to_dict(), "shape": TASKS["cartpole"].shape}
 

@@ -47,6 +47,24 @@ def test_training_again_gives_the_same_scores() -> None:
         assert one.evaluations["steps"] == [48, 96]
 
 
+def test_updates_are_gradient_steps() -> None:
+    """Of PPO too, which counts passes over a rollout: 2 x 10 of 32 batches; of DQN as it counts."""
+    task = dataclasses.replace(SHORT, env_id="CartPole-v1", steps=4_098, every=4_098)
+    made = {"PPO": Baseline("x", "PPO"), "DQN": Baseline("y", "DQN")}
+    counts = {
+        name: [noted["updates"] for _, _, noted in b.train(task, 0)] for name, b in made.items()
+    }
+
+    assert counts == {"PPO": [2 * 10 * 32], "DQN": [(4_098 - 100) // 4]}
+
+
+def test_tuned_settings_enter_where_they_were_tuned() -> None:
+    """On the short task, and not on the long one in the same environment."""
+    for who in ("SB3 DQN, tuned", "QR-DQN, tuned"):
+        assert CONTENDERS[who].settings(TASKS["ou-1344"]) is not None
+        assert CONTENDERS[who].settings(TASKS["ou"]) is None
+
+
 class Captured(Exception):
     """What an algorithm was made with."""
 

@@ -51,6 +51,21 @@ def test_every_target_can_be_judged() -> None:
         assert f"| {target.task} | {target.level} | {target.text} |" in text
 
 
+def test_a_verdict_on_fewer_seeds_than_wanted_says_so() -> None:
+    """Met by those that there are is not met."""
+    for number, words in ((9, " (9 of 10 seeds so far) |"), (10, " |")):
+        runs = [run("ours", seed, means=[500.0] * 75) for seed in range(number)]
+        text = document(runs)["benchmarks.md"]
+        assert f"met: lowest 500, 0 of {74 * number} under{words}" in text
+
+
+def test_of_more_than_ten_seeds_the_same_share_is_asked() -> None:
+    """9 of 10 are 18 of 20."""
+    for solved, verdict in ((18, "met: 18 of 20 seeds"), (17, "**missed by 1**: 17 of 20 seeds")):
+        runs = [run("ours", s, means=[500.0 * (s < solved)] * 75) for s in range(20)]
+        assert f"| {verdict} |" in document(runs)["benchmarks.md"]
+
+
 def _evaluations(name: str) -> int:
     return TASKS[name].steps // TASKS[name].every
 
