@@ -16,6 +16,7 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import SyncVectorEnv
 
+from jormungandr.cli.new_spec import add_preset, preset_of, spec_for
 from jormungandr.cli.opening import check_fits
 from jormungandr.cli.train import parse_settings
 from jormungandr.client import Guard, RemoteLearner, Spool
@@ -81,6 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a field of the specification, such as action_masks=true or"
         " observation.frame_stack=4; of a model that exists it must be the same",
     )
+    add_preset(parser)
     parser.add_argument("--follow", action="store_true", help="play what standard input says")
 
 
@@ -107,10 +109,12 @@ def run(arguments: argparse.Namespace) -> int:
         try:
             found = endpoint.info()
         except ModelUnknown:
-            spec = ModelSpec.for_env(env, **settings)
+            spec = spec_for(env, arguments.preset, settings)
             _check_label_key(arguments.label_key, spec)  # before there is a model without labels
             endpoint.create(spec)
         else:
+            if arguments.preset is not None:
+                settings = {"preset": preset_of(arguments.preset, env), **settings}
             if settings:
                 endpoint.create(settings)  # which refuses others than the model's
             spec = ModelSpec.from_dict(found["spec"])

@@ -13,14 +13,18 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 
+import gymnasium
+
 from jormungandr.cli.fields import Fields
 from jormungandr.cli.local import service
 from jormungandr.cli.logged import FORMATS, read_records
+from jormungandr.cli.new_spec import spec_for
 from jormungandr.cli.steps import Step, Steps, split_rule
 from jormungandr.client import RemoteLearner
 from jormungandr.columns import columns
-from jormungandr.errors import Backlog, InvalidValue, JormungandrError
+from jormungandr.errors import Backlog, InvalidValue, JormungandrError, ModelUnknown
 from jormungandr.outbox import Outbox
+from jormungandr.presets import preset_fields
 from jormungandr.protocol import Receipt
 from jormungandr.service.tools.flat import Layout
 from jormungandr.spec import ModelSpec, preset_names
@@ -41,7 +45,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", required=True, help="id of the model that learns from it")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--spec", type=Path, help="JSON file of the model's specification, if new")
-    what.add_argument("--preset", choices=preset_names(), help="or a named one")
+    what.add_argument(
+        "--preset",
+        choices=preset_names(),
+        help="or a named one, with --env where it leaves observation and actions open",
+    )
+    parser.add_argument(
+        "--env", metavar="ENV", help="environment id, whose spaces the rows are of; with --preset"
+    )
     parser.add_argument(
         "--split",
         required=True,
@@ -97,7 +108,11 @@ def run(arguments: argparse.Namespace) -> int:
     with _endpoint(arguments) as endpoint:
         if new is not None:
             endpoint.create(new)
-        spec = ModelSpec.from_dict(endpoint.info()["spec"])
+        try:
+            spec = ModelSpec.from_dict(endpoint.info()["spec"])
+        except ModelUnknown:
+            remedy = "--spec FILE, or --preset NAME with --env ENV, creates it"
+            raise InvalidValue("--model", "one that exists", arguments.model, remedy) from None
         fields = Fields(Layout(spec), given, constant, split_column, arguments.ignore_others)
         steps = Steps(fields, split, arguments.keep_versions, arguments.last)
         receipt, splits = _send(endpoint, spec, steps, steps.read(read_records(file, form)))
@@ -131,7 +146,16 @@ def _pairs(where: str, given: list[str]) -> dict[str, str]:
 
 def _new_spec(arguments: argparse.Namespace) -> ModelSpec | None:
     """Return the specification to create the model with, if it is to be created."""
+    if arguments.env is not None:
+        if arguments.preset is None:
+            raise InvalidValue("--env", "a --preset beside it", arguments.env)
+        with contextlib.closing(gymnasium.make(arguments.env)) as env:
+            return spec_for(env, arguments.preset, {})
     if arguments.preset is not None:
+        if "actions" not in preset_fields(arguments.preset):
+            expected = "one that says what is observed and done, or --env beside it"
+            remedy = "--spec is a file with observation and actions, and it may name a preset"
+            raise InvalidValue("--preset", expected, arguments.preset, remedy)
         return ModelSpec.preset(arguments.preset)
     if arguments.spec is None:
         return None

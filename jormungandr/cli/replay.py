@@ -13,6 +13,7 @@ from jormungandr.cli.curves import Curve, difference, table
 from jormungandr.cli.opening import check_writable
 from jormungandr.cli.train import parse_settings
 from jormungandr.errors import DataDirError, InvalidValue
+from jormungandr.presets import preset_fields
 from jormungandr.spec import ModelSpec
 
 if TYPE_CHECKING:
@@ -110,7 +111,10 @@ def varied(spec: ModelSpec, settings: Mapping[str, Any]) -> ModelSpec:
         InvalidInput: (one of its classes) a field that does not exist, a value it cannot have, or
             one without which the rows cannot be read.
     """
-    new = ModelSpec.from_dict(_over(spec.to_dict(), settings))
+    fields = dict(settings)
+    if "preset" in fields:  # what it says, and all else as it was
+        fields = _over(preset_fields(fields.pop("preset")), fields)
+    new = ModelSpec.from_dict(_over(spec.to_dict(), fields))
     mine, other = spec.to_dict(), new.to_dict()
     for path in MADE_WITH:
         old, now = _at(mine, path), _at(other, path)

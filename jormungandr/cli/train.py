@@ -16,6 +16,7 @@ import gymnasium
 
 from jormungandr.cli.contenders import SnapshotContender
 from jormungandr.cli.evaluate import evaluate
+from jormungandr.cli.new_spec import add_preset
 from jormungandr.cli.opening import name_of
 from jormungandr.cli.train_plan import EVALUATIONS, STEPS, Plan, plans_of
 from jormungandr.errors import InvalidValue
@@ -41,12 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--jobs", type=int, default=1, help="seeds to train at once (default: %(default)s)"
     )
-    parser.add_argument(
-        "--preset",
-        choices=["auto", *preset_names()],
-        help="specification to start from (default: default); auto is the one named like the"
-        " environment",
-    )
+    add_preset(parser)
     parser.add_argument(
         "--set",
         action="append",
@@ -181,6 +177,8 @@ def parse_settings(settings: list[str]) -> dict[str, Any]:
             value = text
         at = fields
         *groups, name = path.split(".")
+        if [*groups, name][0] == "env":  # which functions that take the fields call the other thing
+            raise InvalidValue("--set", "a field of the specification", repr(setting))
         for group in groups:
             at = at.setdefault(group, {})
             if not isinstance(at, dict):

@@ -12,11 +12,11 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from jormungandr.cli.opening import check_fits, name_of
+from jormungandr.cli.new_spec import spec_for
+from jormungandr.cli.opening import name_of
 from jormungandr.cli.train_folder import check_out, read_facts, seed_folders
 from jormungandr.errors import InvalidValue
-from jormungandr.presets import preset_fields
-from jormungandr.spec import ModelSpec, preset_names
+from jormungandr.spec import ModelSpec
 
 __all__ = [
     "EVALUATIONS",
@@ -107,7 +107,7 @@ def plans_of(
     folders: Sequence[Path | None] = [out] * len(seeds)
     if many and out is not None:
         folders = seed_folders(out, arguments.seeds)
-    specs = [_spec(arguments, env, {"seed": seed, **settings}) for seed in seeds]
+    specs = [spec_for(env, arguments.preset, {"seed": seed, **settings}) for seed in seeds]
     if arguments.label_key is not None and specs[0].auxiliary is None:
         remedy = """--set 'auxiliary={"classes": ["A", "B"]}' makes one with two classes"""
         raise InvalidValue("--label-key", "a model with an auxiliary head", "none", remedy)
@@ -154,24 +154,6 @@ def _course(arguments: argparse.Namespace, begun: Sequence[dict[str, Any]]) -> t
     steps = arguments.steps or max([facts.get("steps") or 0 for facts in begun], default=0) or STEPS
     every = arguments.eval_every or (begun[0]["eval_every"] if begun else None)
     return steps, every or max(1, steps // EVALUATIONS)
-
-
-def _spec(
-    arguments: argparse.Namespace, env: gymnasium.Env[Any, Any], settings: dict[str, Any]
-) -> ModelSpec:
-    """Return the specification of a model for an environment."""
-    preset = arguments.preset or "default"
-    if preset == "auto":
-        preset = name_of(env)
-        if preset not in preset_names():
-            remedy = "--preset control is for any small control task"
-            expected = f"an environment with a preset, one of {preset_names()}"
-            raise InvalidValue("--preset auto", expected, preset, remedy)
-    if "observation" not in preset_fields(preset):
-        return ModelSpec.for_env(env, preset=preset, **settings)
-    spec = ModelSpec.preset(preset, **settings)
-    check_fits(spec, env, "--preset")
-    return spec
 
 
 def reset_seed(seed: int, step: int) -> int:

@@ -58,6 +58,26 @@ def test_frames_and_repeated_actions(capsys: Capture, server: Server) -> None:
     assert captured.out == ""
 
 
+def test_a_model_starts_from_the_preset_that_train_starts_from(
+    capsys: Capture, server: Server
+) -> None:
+    """Unless another one is named; and one that exists is held to what is named."""
+    default = ModelSpec.for_env(gymnasium.make("Coins-v0"), preset="default").to_dict()
+    assert main(act("Coins-v0", "unasked")) == 0
+    assert main(act("Coins-v0", "asked", "--preset", "control")) == 0
+    found = []
+    for model in ("unasked", "asked"):
+        with server.connect(model) as endpoint:
+            found.append(endpoint.info()["spec"])
+
+    assert found[0] == default
+    assert found[1]["replay"]["alpha"] == 0.0
+    assert main(act("Coins-v0", "asked", "--preset", "control")) == 0
+    capsys.readouterr()
+    assert main(act("Coins-v0", "asked", "--preset", "default")) == 1
+    assert "differences at" in capsys.readouterr().err
+
+
 def test_masks(capsys: Capture, server: Server) -> None:
     """Masks are taken from the info, and the service takes what is sent."""
     assert main(act("MaskedCoins-v0", "masks", "--set", "action_masks=true")) == 0

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import msgspec
 import numpy as np
 import pytest
@@ -480,7 +482,11 @@ def test_no_model_and_another_model(give: Import, tmp_path: Path, capsys: Captur
     """Without a specification the model has to exist; with one it has to be that one."""
     file = lines_with(tmp_path / "log.csv")
     assert give(file) == 1
-    assert "model_id: expected a model that exists" in capsys.readouterr().err
+    assert "--model: expected one that exists, got m; --spec FILE, or" in capsys.readouterr().err
+    assert give(file, "--preset", "control") == 1
+    assert "--preset: expected one that says what is observed" in capsys.readouterr().err
+    assert give(file, "--env", "OUSpread-v0") == 1
+    assert "--env: expected a --preset beside it" in capsys.readouterr().err
     assert give(file, spec=QUIET) == 0
     assert give(file, spec={**QUIET, "seed": 4}) == 1
     assert "differences at seed" in capsys.readouterr().err
@@ -489,6 +495,23 @@ def test_no_model_and_another_model(give: Import, tmp_path: Path, capsys: Captur
     assert "--spec: expected a JSON file" in capsys.readouterr().err
     assert give(tmp_path / "none.csv") == 1
     assert "FILE: expected a file" in capsys.readouterr().err
+
+
+def test_a_preset_takes_its_spaces_from_an_environment(give: Import, tmp_path: Path) -> None:
+    """``--preset`` with ``--env`` makes the model that ``train`` would make."""
+    lines = ("7,0.5,1,1,1,0,1.0,0", "7,1.5,2,1,1,1,1.0,0")
+    file = table(tmp_path / "log.csv", "ep,o0,o1,o2,o3,a,r,done", *lines)
+    columns = [pair for i in range(4) for pair in ("--map", f"o{i}=observation.{i}")]
+    others = [pair for pair in MAPPED if "observation" not in pair]
+    mapped = [*columns, "--map", "ep=episode_id", "--map", "a=action", "--map", "r=reward"]
+    mapped += ["--map", "done=terminated", *others[others.index("--const") :], "--last", "drop"]
+    assert give(file, "--preset", "control", "--env", "CartPole-v1", *mapped) == 0
+
+    assert len(kept(tmp_path / "service")) == 1
+    with contextlib.closing(gymnasium.make("CartPole-v1")) as env:
+        wanted = ModelSpec.for_env(env, preset="control")
+    with StoredModel(find_model(tmp_path / "service", "m")) as stored:
+        assert stored.spec == wanted
 
 
 def test_a_learner_that_is_behind_is_waited_for() -> None:

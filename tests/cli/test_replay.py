@@ -227,6 +227,15 @@ def test_refused_changes(tmp_path: Path, capsys: Capture, setting: str, message:
     assert captured.out == ""
 
 
+def test_a_preset_is_what_it_says_and_all_else_as_it_was() -> None:
+    """Its fields over those of the model, and single ones over both."""
+    spec = ModelSpec.from_dict(SPEC)
+    new = varied(spec, {"preset": "control", "c51": {"lr": 0.25}})
+
+    assert (new.c51.lr, new.c51.n_step, new.replay.alpha) == (0.25, 3, 0.0)
+    assert (new.observation, new.action_set) == (spec.observation, spec.action_set)
+
+
 def test_changes_that_the_rows_do_not_mind() -> None:
     """Normalisation, the clip, a head more or less, and whole groups may be other ones."""
     spec = ModelSpec.from_dict(SPEC)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import gymnasium
 import pytest
 
-from jormungandr import Learner
+from jormungandr import Learner, ModelSpec
 from jormungandr.cli import main
+from jormungandr.cli.new_spec import spec_for
+from jormungandr.spec import preset_names
 
 Capture = pytest.CaptureFixture[str]
 
@@ -80,6 +83,8 @@ def test_settings_that_are_none(capsys: Capture) -> None:
         ("--overwrite", "--overwrite: expected a folder, with --out"),
         ("--model m", "--model: expected a service"),
         ("--service http://127.0.0.1:1 --model M!", "--model: expected an id"),
+        ("--set preset=control", "--set: expected no preset, got control; --preset names it"),
+        ("--set env=3", "--set: expected a field of the specification, got 'env=3'"),
         ("--seeds 2 --set seed=3", "--set: expected no seed, got 3"),
         (
             "--set seed=3",
@@ -116,6 +121,20 @@ def test_a_preset_is_hinted_at(capsys: Capture) -> None:
     hint = "hint: --preset CartPole-v1 is made for it, and --preset auto finds it"
     assert plain.splitlines()[1] == hint
     assert "hint" not in auto + other
+
+
+@pytest.mark.parametrize("preset", preset_names())
+def test_every_preset_is_for_train(preset: str) -> None:
+    """The general ones for anything, the others for the environment of their name."""
+    env_id = {"ou-note": "OUSpread-v0", "ou-1344": "OUSpread-v0"}.get(preset, preset)
+    if env_id == "LunarLander-v3":
+        pytest.importorskip("Box2D")
+    env = gymnasium.make("Coins-v0" if env_id in ("default", "control") else env_id)
+    spec = spec_for(env, preset, {"c51": {"hidden": 4}})
+
+    assert spec == ModelSpec.for_env(env, preset=preset, c51={"hidden": 4})
+    if env_id == preset and preset in ("OUSpread-v0", "CartPole-v1"):
+        assert spec == spec_for(env, "auto", {"c51": {"hidden": 4}})
 
 
 def test_no_preset_of_that_name(capsys: Capture) -> None:
