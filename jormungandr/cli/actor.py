@@ -20,7 +20,7 @@ from jormungandr.cli.new_spec import add_preset, preset_of, spec_for
 from jormungandr.cli.opening import check_fits
 from jormungandr.cli.train import parse_settings
 from jormungandr.client import Guard, RemoteLearner, Spool
-from jormungandr.errors import InvalidValue, ModelUnknown
+from jormungandr.errors import Forbidden, InvalidValue, ModelUnknown
 from jormungandr.protocol import SPLITS
 from jormungandr.spec import ModelSpec
 from jormungandr_wrappers import OverlappedRecorder, RemoteActor, SpecifiedEnv
@@ -106,12 +106,17 @@ def run(arguments: argparse.Namespace) -> int:
             guard=guard,
         ) as endpoint,
     ):
+        if guard is not None:  # now, and not on the day that it has to act
+            guard.check(ModelSpec.for_env(env), "--fallback")
         try:
             found = endpoint.info()
         except ModelUnknown:
             spec = spec_for(env, arguments.preset, settings)
             _check_label_key(arguments.label_key, spec)  # before there is a model without labels
-            endpoint.create(spec)
+            try:
+                endpoint.create(spec)
+            except Forbidden as error:
+                raise _not_created(error, arguments.model) from None
         else:
             if arguments.preset is not None:
                 settings = {"preset": preset_of(arguments.preset, env), **settings}
@@ -133,7 +138,20 @@ def _guard(arguments: argparse.Namespace) -> Guard | None:
     if (arguments.fallback is None) != (limits == (None, None)):
         expected = "together with --deadline-ms or --max-policy-age"
         raise InvalidValue("--fallback", expected, arguments.fallback)
+    if arguments.max_policy_age is not None and arguments.placement != "local":
+        # Where the service acts no policy is ever too old, and the bound would bound nothing.
+        remedy = "a service acts with its newest policy; --deadline-ms bounds one decision"
+        raise InvalidValue("--max-policy-age", "--placement local", arguments.placement, remedy)
     return None if arguments.fallback is None else Guard(arguments.fallback, *limits)
+
+
+def _not_created(error: Forbidden, model: str) -> Forbidden:
+    """Return a refusal to create a model, saying what a token for actors cannot find out."""
+    if error.where != "token":  # as many models as the service takes, say
+        return error
+    remedy = f"model {model!r} does not exist yet, and an operator has to create it first: this"
+    remedy += " command with the operator's token does"
+    return Forbidden(error.where, error.expected, error.got, remedy)
 
 
 def _check_label_key(label_key: str | None, spec: ModelSpec) -> None:

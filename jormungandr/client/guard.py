@@ -83,6 +83,23 @@ class Guard:
             if value is not None and (not is_number(value) or not 0 < value < float("inf")):
                 raise InvalidValue(name, "a number > 0, or None", value)
 
+    def check(self, spec: ModelSpec, where: str = "fallback") -> None:
+        """Refuse an action that a model does not have before it is needed, and not just then.
+
+        What a function gives is looked at where it is called.
+
+        Args:
+            spec: of the model.
+            where: what the fallback is called in an error.
+
+        Raises:
+            ActionRange: the fallback is none of its actions.
+        """
+        actions = len(spec.action_set)
+        if not callable(self.fallback) and not 0 <= self.fallback < actions:
+            remedy = "an action is named by its index"
+            raise ActionRange(where, f"an action in 0..{actions - 1}", self.fallback, remedy)
+
     def choose(self, observations: Any, masks: Any, spec: ModelSpec) -> NDArray[np.int64]:
         """Return the fallback's actions, (B,).
 
@@ -137,7 +154,9 @@ class Guarded:
         begun = time.monotonic()
         guard = self._guard
         if self._spec is None:
-            self._spec = self._find()  # before the first decision; there is no action without it
+            spec = self._find()  # before the first decision; there is no action without it
+            guard.check(spec)
+            self._spec = spec
             begun = time.monotonic()
         self._count("decisions")
         if guard.max_policy_age is not None and self._acting.age > guard.max_policy_age:

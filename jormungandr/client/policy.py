@@ -27,6 +27,7 @@ class RemotePolicy(Predictor):
 
     Raises:
         ModelUnknown: there is no such model.
+        ActionRange: the guard's fallback is no action of the model.
         JormungandrError: the service does not answer, or has no policy yet.
     """
 
@@ -58,6 +59,8 @@ class RemotePolicy(Predictor):
         )
         try:
             self._spec = self._endpoint.specification()
+            if guard is not None:
+                guard.check(self._spec)
         except BaseException:
             self._endpoint.close()
             raise

@@ -105,6 +105,20 @@ def test_labels_need_a_model_that_has_them(capsys: Capture, server: Server) -> N
     assert "--label-key: expected a model with an auxiliary head" in capsys.readouterr().err
 
 
+def test_a_token_for_actors_creates_no_model(
+    capsys: Capture, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who may only act is told that there is no model yet, and who makes one."""
+    data = ["--data-dir", str(server.data_dir)]
+    assert main(["token", "create", "desk", *data, "--scope", "actor"]) == 0
+    monkeypatch.setenv("JORMUNGANDR_TOKEN", capsys.readouterr().out.strip())
+    assert main(act("Coins-v0", "not-yet")) == 1
+    error = capsys.readouterr().err
+
+    assert "token: expected one with the scope 'operate'" in error
+    assert "model 'not-yet' does not exist yet, and an operator has to create it first" in error
+
+
 def test_many_environments(capsys: Capture, server: Server, tmp_path: Path) -> None:
     """Several are played at once, wherever actions are chosen; every step of them is stored.
 
@@ -145,6 +159,14 @@ def test_returns_are_those_of_the_episodes(capsys: Capture, server: Server) -> N
         (["--num-envs", "2", "--follow"], "--num-envs: expected 1 with --follow"),
         (["--fallback", "1"], "--fallback: expected together with"),
         (["--deadline-ms", "5"], "--fallback: expected together with"),
+        (
+            ["--deadline-ms", "60000", "--fallback", "3"],
+            "--fallback: expected an action in 0..2, got 3",
+        ),
+        (
+            ["--max-policy-age", "9", "--fallback", "1"],
+            "--max-policy-age: expected --placement local, got remote",
+        ),
     ],
 )
 def test_arguments_that_do_not_go_together(

@@ -450,11 +450,26 @@ def test_callable_fallback(acting: Acting) -> None:
     assert guard.act([[0.5, 1.0], [-1.0, 1.0]]).indices.tolist() == [2, 0]
 
 
-@pytest.mark.parametrize(
-    "fallback", [3, -1, lambda seen, masks: [1], lambda seen, masks: [0.5, 1.0]]
-)
+@pytest.mark.parametrize("fallback", [3, -1])
+def test_fallback_that_the_model_does_not_have(
+    acting: Acting, service: Service, fallback: int
+) -> None:
+    """It is an error at the first decision, or when a policy connects, though none is late."""
+    guard = guarded(acting, deadline_ms=60_000, fallback=fallback)
+    for _ in range(2):  # and at every later one
+        with pytest.raises(e.ActionRange, match=r"fallback: expected an action in 0\.\.2"):
+            guard.act([[0.5, 1.0]])
+    guard.close()
+    given = Guard(fallback, deadline_ms=60_000)
+    with pytest.raises(e.ActionRange, match=r"fallback: expected an action in 0\.\.2"):
+        RemotePolicy(None, "m", "t", transport=service, guard=given)
+
+    assert acting.seconds == []
+
+
+@pytest.mark.parametrize("fallback", [lambda seen, masks: [1], lambda seen, masks: [0.5, 1.0]])
 def test_fallback_that_is_none(acting: Acting, fallback: Any) -> None:
-    """An action that the model does not have is an error where it is first needed."""
+    """What a function gives that is no action is an error where it is first needed."""
     guard = guarded(acting, max_policy_age=1, fallback=fallback)
     acting.age = 2
     with pytest.raises(e.ActionRange, match=r"fallback: expected 2 indices in 0\.\.2"):
