@@ -61,7 +61,7 @@ def test_nothing_yet(app: App) -> None:
     [
         (lambda: changed(reward=lambda n: float(n % 5) * 10), "clipped", "fail"),
         (lambda: changed(reward=0.001), "clipped", "warn"),
-        (lambda: changed(reward=1.0), "reward", "fail"),
+        (lambda: changed(reward=1.0), "reward", "warn"),
         (lambda: changed(reward=lambda n: float(n == 0)), "reward", "ok"),
         (lambda: changed(observation=lambda n: [1.0, n]), "features", "warn"),
         (lambda: changed(observation=lambda n: [1.0, 2.0]), "features", "fail"),
@@ -84,6 +84,40 @@ def test_nothing_yet(app: App) -> None:
 def test_bad_data(app: App, rows: Callable[[], list[Row]], check: str, status: str) -> None:
     """Each kind of data that teaches nothing is found by its check."""
     assert examined(app, rows())[check].status == status
+
+
+@pytest.mark.parametrize(
+    ("reward", "ends", "status"),
+    [
+        (1.0, {}, "fail"),  # eight steps each
+        (0.0, {"terminated": lambda n: n % 8 == 7 or n % 24 == 3}, "fail"),  # of no reward
+        (1.0, {"terminated": False}, "fail"),
+        (1.0, {"terminated": False, "truncated": lambda n: n % 8 == (n // 8) % 8}, "fail"),
+        (1.0, {"terminated": lambda n: n % 8 == (n // 8) % 8}, "ok"),
+        (-1.0, {"terminated": lambda n: n == 3, "truncated": lambda n: n > 7 and n % 8 == 7}, "ok"),
+    ],
+)
+def test_one_reward_for_all(
+    app: App, monkeypatch: pytest.MonkeyPatch, reward: float, ends: dict[str, Any], status: str
+) -> None:
+    """It tells actions apart where it is not 0 and episodes terminate at different lengths."""
+    monkeypatch.setattr("jormungandr.service.diagnosis.model_data.SETTLED", 64)
+    rows, over = [], set[str]()
+    for row in changed(reward=reward, **ends):
+        if row["episode_id"] not in over:
+            rows.append(row)
+        if row["terminated"] or row["truncated"]:
+            over.add(row["episode_id"])
+    found = examined(app, rows)["reward"]
+
+    assert (len(rows) >= 64, found.status) == (True, status)
+
+
+def test_no_reward_yet(app: App) -> None:
+    """Of a few episodes that were never paid is said no more than that."""
+    found = examined(app, changed(reward=0.0))["reward"]
+
+    assert (found.status, found.measured) == ("warn", "always 0, in only 128 transitions")
 
 
 def test_episodes_that_never_end(app: App) -> None:
@@ -130,14 +164,14 @@ def test_the_command(
     """It ends with the status of the first check that failed; it says who is not there."""
     monkeypatch.delenv("JORMUNGANDR_URL", raising=False)
     app.connect("m").create(QUIET)
-    app.connect("m").add(changed(reward=1.0))
+    app.connect("m").add(changed(action=1))
     given = ["doctor", "--json", "--data-dir", str(app.path), "--model"]
     status = main([*given, "m"])
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     failed = [finding["check"] for finding in found if finding["status"] == "fail"]
 
     assert status == EXIT_CODES[failed[0]]
-    assert "reward" in failed
+    assert "actions" in failed
     assert main([*given, "unknown"]) == 1
     assert "expected one of ['m']" in capsys.readouterr().err
     assert main(["doctor", "--model", "m"]) == 1

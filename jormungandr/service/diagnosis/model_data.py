@@ -17,6 +17,9 @@ __all__ = ["check_sample"]
 CLIPPED, MOSTLY_CLIPPED = 0.01, 0.25
 #: Transitions after which an episode should have ended.
 ENOUGH = 1_000
+#: Transitions after which rewards that were all alike are no chance of the beginning: somebody who
+#: acts at random on FrozenLake is paid once in some 550.
+SETTLED = 10_000
 #: Absolute value of a feature, and mean by standard deviation, that float32 resolves badly.
 HUGE, OFFSET = 1e6, 1e4
 #: Part of the actions below which one is rare.
@@ -90,13 +93,30 @@ def _reward(sample: Sample, _: Counters) -> Finding:
     rewards = sample.rewards
     said = f"{rewards.min():.3g} … {rewards.max():.3g}, mean {rewards.mean():.3g}"
     if rewards.min() == rewards.max() and len(rewards) > 1:
-        remedy = "nothing tells actions apart: check what the environment returns"
-        return fail("reward", f"always {rewards[0]:g}", remedy)
+        return _always(sample, float(rewards[0]))
     zeros = float(np.mean(rewards == 0))
     if zeros > 0.999:
         remedy = "n_step > 1 carries rare rewards further back"
         return warn("reward", f"{said}, {zeros:.2%} are zero", remedy)
     return ok("reward", said)
+
+
+def _always(sample: Sample, reward: float) -> Finding:
+    """Return what is found where all rewards are alike; a point for each step, say, is enough.
+
+    Where a reward is not 0 and episodes terminate, how long they last tells actions apart. A
+    truncation does not: what would have followed counts on.
+    """
+    said = f"always {reward:g}"
+    lengths = [episode.length for episode in sample.episodes.values() if episode.ended]
+    terminated = any(episode.terminated for episode in sample.episodes.values())
+    if reward and terminated and min(lengths) < max(lengths):
+        return ok("reward", f"{said}, in episodes of {min(lengths)} … {max(lengths)} steps")
+    remedy = "nothing tells actions apart: check what the environment returns"
+    if sample.size >= SETTLED:
+        return fail("reward", said, remedy)
+    said += f", in only {sample.size} transitions"
+    return warn("reward", said, f"{remedy}, if it is still so after {SETTLED:,}")
 
 
 def _episodes(sample: Sample, _: Counters) -> Finding:

@@ -36,6 +36,11 @@ class Episode:
             return None
         return np.concatenate(self.rewards)[order]
 
+    @property
+    def length(self) -> int:
+        """Its steps up to the last one that is known, also where the first ones are not."""
+        return int(max(timesteps.max() for timesteps in self.timesteps)) + 1
+
     def __len__(self) -> int:
         return sum(map(len, self.timesteps))
 
