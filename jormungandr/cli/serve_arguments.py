@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 from pathlib import Path
 
 from jormungandr.errors import InvalidValue
@@ -168,6 +169,7 @@ def check(arguments: argparse.Namespace) -> None:
     """
     from jormungandr.service.access.hosts import is_loopback
 
+    _check_place(arguments.data_dir)
     if (arguments.tls_cert is None) != (arguments.tls_key is None):
         missing = "--tls-key" if arguments.tls_key is None else "--tls-cert"
         raise InvalidValue(missing, "a file: a certificate and its key go together", "none")
@@ -204,3 +206,28 @@ def check(arguments: argparse.Namespace) -> None:
         raise InvalidValue("--drain-grace", "0..600 seconds", arguments.drain_grace)
     if not arguments.recovery_budget > 0:
         raise InvalidValue("--recovery-budget", "more than 0 seconds", arguments.recovery_budget)
+
+
+def _check_place(data_dir: Path) -> None:
+    """Refuse a folder of a policy, where a service would begin without any model."""
+    what = ""
+    with contextlib.suppress(OSError):  # what cannot be read is refused where it is opened
+        what = _kept_in(data_dir)
+    if what:
+        raise InvalidValue(
+            "--data-dir",
+            "a new directory, or one of a service",
+            f"{data_dir}, {what}",
+            "a policy that is trained is not served: jormungandr train --service trains through a"
+            " service, and export-policy writes the policy for others to act with",
+        )
+
+
+def _kept_in(folder: Path) -> str:
+    """Return what a folder is that a training or a learner wrote; "" of any other."""
+    if (folder / "models").is_dir():  # a service was begun there before this was refused
+        return ""
+    trained = [folder / "training.json", *folder.glob("seed-*/training.json")]
+    if any(file.is_file() for file in trained):
+        return "the folder of a training"
+    return "a checkpoint" if (folder / "manifest.json").is_file() else ""

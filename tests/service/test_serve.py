@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from jormungandr import RemoteLearner
+from jormungandr.cli import main
 from jormungandr.errors import DataDirError, Unauthenticated
 from jormungandr.service.datadir import DataDir
 from tests.service.serving import DEADLINE, QUIET, Server
@@ -100,6 +101,29 @@ def test_port_in_use(server: Server, tmp_path: Path) -> None:
 
 
 # -- the directory ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("file", "what"),
+    [
+        ("training.json", "the folder of a training"),
+        ("seed-0/training.json", "the folder of a training"),
+        ("manifest.json", "a checkpoint"),
+    ],
+)
+def test_a_folder_of_a_policy_is_no_data_directory(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], file: str, what: str
+) -> None:
+    """It is refused with what it is and what to do instead, and nothing is put into it."""
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).write_text("{}")
+    before = sorted(tmp_path.iterdir())
+    assert main(["serve", "--data-dir", str(tmp_path), "--port", "0"]) == 1
+
+    error = capsys.readouterr().err
+    assert "--data-dir: expected a new directory, or one of a service, got " in error
+    assert f"{tmp_path}, {what}; a policy that is trained is not served" in error
+    assert sorted(tmp_path.iterdir()) == before
 
 
 def test_second_server(server: Server) -> None:
