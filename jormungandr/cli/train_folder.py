@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,8 @@ __all__ = ["TrainingFolder", "check_out", "keep_policy", "kept_step", "read_fact
 FORMAT = "jormungandr-training-1"
 #: The file that makes a folder one of a training, and who works in it.
 FACTS, LOCK = "training.json", "LOCK"
+#: Fields that an error names with their values, and characters of one value.
+SHOWN, WIDTH = 4, 24
 
 
 class TrainingFolder:
@@ -94,13 +96,16 @@ class TrainingFolder:
         found = read_facts(self.path)
         if found is None:
             return False
+        new, old = facts, found
         different = [name for name in facts if name != "spec" and facts[name] != found.get(name)]
         if not different:
-            spec = ModelSpec.from_dict(found["spec"])
-            different = spec.mismatches(facts["spec"])
+            new, old = facts["spec"], ModelSpec.from_dict(found["spec"]).to_dict()
+            different = ModelSpec.from_dict(old).mismatches(new)
         if different:
             expected = f"the arguments that {self.path} was begun with"
-            raise InvalidValue("--resume", expected, f"others: {', '.join(different)}")
+            remedy = f"it has {_values(old, different)}: give these, or another --out"
+            got = f"others: {_values(new, different)}"
+            raise InvalidValue("--resume", expected, got, remedy)
         return True
 
     def keep_steps(self, steps: int) -> None:
@@ -157,6 +162,19 @@ def _written(facts: Mapping[str, Any]) -> bytes:
     return (json.dumps(facts, indent=1) + "\n").encode()
 
 
+def _values(fields: Mapping[str, Any], paths: Sequence[str]) -> str:
+    """Return a few fields as `--set` takes them, each shortened, and how many more there are."""
+    said = []
+    for path in paths[:SHOWN]:
+        value: Any = fields
+        for name in path.split("."):
+            value = value.get(name) if isinstance(value, Mapping) else None
+        text = json.dumps(value)
+        said.append(f"{path}={text if len(text) <= WIDTH else text[: WIDTH - 1] + '…'}")
+    more = f" and {len(paths) - SHOWN} more" if len(paths) > SHOWN else ""
+    return ", ".join(said) + more
+
+
 def keep_policy(folder: Path, policy: PolicySnapshot) -> None:
     """Write a policy as a folder that `PolicySnapshot.open` takes."""
     make_folder(folder)
@@ -173,7 +191,13 @@ def check_out(out: Path, *, resume: bool, overwrite: bool) -> None:
     if found is None:
         taken = out.exists() and (not out.is_dir() or any(p.name != LOCK for p in out.iterdir()))
         if taken:
-            raise InvalidValue("--out", "a new folder, or one of an earlier training", out)
+            seeds = sorted(p.parent.name for p in out.glob(f"seed-*/{FACTS}"))
+            got, remedy = str(out), ""
+            if seeds:
+                got = f"{out}, which holds {', '.join(seeds[:SHOWN])}"
+                got += ", …" if len(seeds) > SHOWN else ""
+                remedy = f"it was made with --seeds: give it too, {len(seeds)} or as many as then"
+            raise InvalidValue("--out", "a new folder, or one of an earlier training", got, remedy)
     elif not (resume or overwrite):
         raise InvalidValue("--out", "a new folder, --resume or --overwrite", f"a training in {out}")
     with writable():

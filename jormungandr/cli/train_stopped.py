@@ -34,7 +34,10 @@ def _states(plans: Sequence[Plan]) -> str:
     found = [(plan, kept_step(plan.out)) for plan in plans if plan.out is not None]
     # Of several seeds, the plans have names.
     said = [f"{plan.name.strip()} up to step {step:,}" for plan, step in found if step is not None]
-    return ", ".join(text.strip() for text in said) or "no state yet"
+    if said:
+        return ", ".join(text.strip() for text in said)
+    first = min(plans[0].eval_every, plans[0].steps)  # an evaluation; all seeds have them together
+    return f"no state yet, the first is kept at the end of the episode that step {first:,} is in"
 
 
 def resuming(plans: Sequence[Plan], arguments: argparse.Namespace) -> str:

@@ -30,6 +30,7 @@ TRAIN = [
     *("--set", "c51.batch_size=8", "--set", "c51.n_step=3", "--set", "exploration.transitions=200"),
     *("--set", "pacing.learning_starts=50"),
 ]
+CLASSES = 'auxiliary={"classes": ["A", "B"]}'
 
 
 def killed(forks: Forks, out: Path, failpoint: str) -> None:
@@ -194,9 +195,12 @@ def test_without_saying_how_many(tmp_path: Path, capsys: Capture) -> None:
 @pytest.mark.parametrize(
     ("more", "text"),
     [
-        (["--set", "c51.lr=0.1"], "others: c51.lr"),
-        (["--seed", "1"], "others: seed"),
-        (["--eval-episodes", "3"], "others: eval_episodes"),
+        (["--set", "c51.lr=0.1"], "others: c51.lr=0.1; it has c51.lr=0.0005: give these"),
+        (["--seed", "1"], "others: seed=1; it has seed=0: give these, or another --out"),
+        (
+            ["--eval-episodes", "3", "--label-key", "x", "--set", CLASSES],
+            'eval_episodes=3, label_key="x"; it has eval_episodes=2, label_key=null: give these',
+        ),
     ],
 )
 def test_another_training(tmp_path: Path, capsys: Capture, more: list[str], text: str) -> None:

@@ -80,6 +80,18 @@ def test_several_seeds(tmp_path: Path, capsys: Capture) -> None:
     )
 
 
+def test_seeds_that_are_not_said_again(tmp_path: Path, capsys: Capture) -> None:
+    """Who goes on without --seeds is told which seeds are there, and to say it."""
+    for seed in range(5):
+        (tmp_path / f"seed-{seed}").mkdir()
+        (tmp_path / f"seed-{seed}" / "training.json").write_text("{}")
+    assert main([*TRAIN, "--out", str(tmp_path), "--resume"]) == 1
+
+    error = capsys.readouterr().err
+    assert f"got {tmp_path}, which holds seed-0, seed-1, seed-2, seed-3, …; " in error
+    assert "it was made with --seeds: give it too, 5 or as many as then" in error
+
+
 def test_the_table(capsys: Capture) -> None:
     """The interval is that of the interquartile mean over seeds; the pace is the median."""
     finals = [10.0, 20.0, 30.0, 40.0, 50.0]

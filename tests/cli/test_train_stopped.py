@@ -24,6 +24,8 @@ TRAIN = [
     *("--set", "c51.hidden=8", "--set", "c51.atoms=11", "--set", "c51.support=[-8,8]"),
     *("--set", "c51.batch_size=8", "--set", "pacing.learning_starts=50"),
 ]
+#: What is kept before the first state, which comes after the first evaluation.
+NONE_YET = "no state yet, the first is kept at the end of the episode that step 60 is in"
 
 
 def evaluated(out: Path) -> list[int]:
@@ -62,7 +64,7 @@ def test_what_it_says_goes_on(tmp_path: Path) -> None:
 
     assert said.count("\n") == 1
     place = re.escape(str(out))
-    assert re.fullmatch(rf"stopped; kept in {place}: (up to step [\d,]+|no state yet)", kept)
+    assert re.fullmatch(rf"stopped; kept in {place}: (up to step [\d,]+|{NONE_YET})", kept)
     name, *arguments = shlex.split(command)
     assert name == "jormungandr"
     # To its end, which is nearer here than the one it was to have.
@@ -81,7 +83,7 @@ def test_several_at_once(tmp_path: Path) -> None:
 
     assert said.count("\n") == 1
     assert kept.startswith(f"stopped; kept in {out}: ")
-    assert kept.endswith("no state yet") or re.search(r"seed [01] up to step [\d,]+$", kept)
+    assert kept.endswith(NONE_YET) or re.search(r"seed [01] up to step [\d,]+$", kept)
     assert " --seeds 2 --jobs 2 " in command
 
 
@@ -89,7 +91,10 @@ def test_several_at_once(tmp_path: Path) -> None:
     ("more", "expected"),
     [
         ([], "stopped; nothing is kept without --out"),
-        (["--out", "OUT"], "stopped; kept in OUT: no state yet; to go on: jormungandr train "),
+        (
+            ["--out", "OUT"],
+            f"stopped; kept in OUT: {NONE_YET}; to go on: jormungandr train ",
+        ),
     ],
 )
 def test_before_anything_is_kept(
