@@ -227,6 +227,7 @@ class ModelSpec(Part, frozen=True, dict=True):
         actions of its own, such as ``ou-note``, those stay.
 
         Raises:
+            InvalidType: no environment.
             InvalidValue: a space that is not supported, actions that are no Discrete from 0, or a
                 preset whose own observation and actions are not the environment's.
         """
@@ -324,8 +325,14 @@ def _check_shown(preset: str, spec: ModelSpec, shown: ModelSpec) -> None:
 def _from_spaces(env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     from gymnasium import spaces
 
-    seen = getattr(env, "single_observation_space", env.observation_space)
-    discrete = getattr(env, "single_action_space", env.action_space)
+    seen, discrete = (
+        getattr(env, f"single_{name}", getattr(env, name, None))
+        for name in ("observation_space", "action_space")
+    )
+    if seen is None or discrete is None:  # a name, say, or an environment that is not finished
+        remedy = f"gymnasium.make({env if isinstance(env, str) else 'CartPole-v1'!r}) makes one"
+        expected = "an environment with an observation_space and an action_space"
+        raise InvalidType("env", expected, shown(env), remedy)
     if not isinstance(discrete, spaces.Discrete) or int(discrete.start) != 0:
         raise InvalidValue("action_space", "a Discrete that starts at 0", discrete)
     space = msgspec.to_builtins(from_gymnasium(seen))

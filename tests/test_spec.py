@@ -698,6 +698,13 @@ def test_for_env_unsupported_spaces(env: SpacesOnly, where: str) -> None:
     assert caught.value.where == where
 
 
+@pytest.mark.parametrize("env", ["CartPole-v1", None, gymnasium.Env()])
+def test_for_env_of_no_environment(env: Any) -> None:
+    """A name is none, and so is one without spaces; what makes one is said."""
+    with pytest.raises(InvalidType, match=r"^env: expected an environment with .*'CartPole-v1'"):
+        ModelSpec.for_env(env)
+
+
 def test_learner_takes_a_dict_or_a_spec(small: Callable[..., ModelSpec]) -> None:
     """`Learner` resolves the JSON form itself."""
     from jormungandr import Learner
