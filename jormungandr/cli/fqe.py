@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from jormungandr.cli.opening import check_writable, open_policy, served_policy
-from jormungandr.errors import DataDirError, InvalidValue, MissingField
+from jormungandr.errors import DataDirError, InvalidValue, MissingField, PolicyNotReady
 from jormungandr.held_steps import HeldOutSteps
 from jormungandr.off_policy import OffPolicyReport, check_fits, evaluate_off_policy
 from jormungandr.policy import PolicySnapshot
@@ -147,7 +147,11 @@ def _journal(path: Path, model: str | None, policy: str | None, episodes: int) -
 
 
 def _default(stored: StoredModel) -> tuple[str, str]:
-    """Return the policy that is evaluated unless another one is named: what it is, and its path."""
+    """Return the policy that is evaluated unless another one is named: what it is, and its path.
+
+    Raises:
+        PolicyNotReady: there is none.
+    """
     from jormungandr.service.journal.database import control_rows
     from jormungandr.service.journal.decisions import ChampionRow, RollbackRow
 
@@ -162,6 +166,9 @@ def _default(stored: StoredModel) -> tuple[str, str]:
             _, champion = max(rows, key=lambda row: row[0])
             file = f"{champion['version']:020d}.safetensors"
             return "the champion", str(stored.folder / "policies" / file)
+    if not any((stored.folder / "policies").glob("*.safetensors")):
+        remedy = "name one with --policy, or wait for the model's own: import-data --wait does"
+        raise PolicyNotReady(stored.folder.name, "a policy that was published", "none yet", remedy)
     return "the newest", str(stored.folder)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import glob
 import re
 import tempfile
 from collections.abc import Callable, Sequence
@@ -43,6 +45,9 @@ __all__ = [
 
 Env = gymnasium.Env[Any, Any]
 
+#: Paths that a hint names.
+NAMED = 4
+
 
 def open_contender(given: str, env: Env, where: str) -> Contender:
     """Return what `given` names, ready to act in `env`.
@@ -83,6 +88,7 @@ def open_contender(given: str, env: Env, where: str) -> Contender:
             "a policy's file, checkpoint, model folder or bundle, a .zip of Stable-Baselines3,"
             " http://HOST:PORT/v1/models/ID, random or reference",
             repr(given),
+            _named_like(Path(given)),
         )
     policy = open_policy(given)
     check_fits(policy.spec, env, where)
@@ -103,7 +109,35 @@ def open_policy(path: str, features: Sequence[str] | None = None) -> PolicySnaps
         return PolicySnapshot.open(path, features=features)
     except CheckpointError as error:
         where = error.where if path in error.where else f"{path}: {error.where}"
-        raise CheckpointError(where, error.expected, error.got, error.remedy) from None
+        remedy = error.remedy or _models_in(Path(path))
+        raise CheckpointError(where, error.expected, error.got, remedy) from None
+
+
+def _named_like(path: Path) -> str:
+    """Return which paths a path may be short for; "" where there are none.
+
+    A model's folder has a generation behind its id, and a file an ending.
+    """
+    found: list[Path] = []
+    with contextlib.suppress(OSError, ValueError):  # of a NUL in the path
+        found = sorted(path.parent.glob(f"{glob.escape(path.name)}.*")) if path.name else []
+    return _one_of("there is", found)
+
+
+def _models_in(path: Path) -> str:
+    """Return which folders of models a data directory has; "" of any other."""
+    found: list[Path] = []
+    with contextlib.suppress(OSError, ValueError):  # of a NUL in the path
+        found = sorted(p for p in (path / "models").glob("[!.]*.*") if p.is_dir())
+    return _one_of("this is a service's data directory: name", found)
+
+
+def _one_of(words: str, paths: Sequence[Path]) -> str:
+    """Return a hint that names a few of some paths; "" where there are none."""
+    if not paths:
+        return ""
+    more = f" … ({len(paths)} in all)" if len(paths) > NAMED else ""
+    return f"{words} {' or '.join(map(str, paths[:NAMED]))}{more}"
 
 
 def served_policy(given: str, where: str) -> PolicySnapshot:

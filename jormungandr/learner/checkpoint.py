@@ -21,6 +21,7 @@ from safetensors.numpy import load, save
 from jormungandr.durable import sync_folder, write_synced
 from jormungandr.errors import CheckpointError, InvalidValue
 from jormungandr.failpoints import reached
+from jormungandr.policy_file import POLICY_FILE
 from jormungandr.version import __version__
 
 __all__ = ["check_replaceable", "read_checkpoint", "write_checkpoint"]
@@ -100,9 +101,7 @@ def read_checkpoint(
         manifest = dict(json.loads(written))
         manifest.pop("sha256")
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        inside = sorted(p for at in ("latest", "*/latest") for p in path.glob(at))
-        remedy = f"this folder is a training's: the state is in {inside[0]}" if inside else ""
-        raise CheckpointError(str(file), "a manifest", repr(error), remedy) from None
+        raise CheckpointError(str(file), "a manifest", repr(error), _instead(path)) from None
     if written != _manifest(manifest):
         raise CheckpointError(str(file), "a manifest", "other bytes", "it is damaged")
     if manifest["format"] != FORMAT:
@@ -142,6 +141,19 @@ def check_replaceable(path: Path) -> None:
     held = path / "manifest.json"
     if path.exists() and not held.is_file() and (path.is_file() or any(path.iterdir())):
         raise InvalidValue("path", "a new folder, or one of a checkpoint", path)
+
+
+def _instead(path: Path) -> str:
+    """Return what to load instead of a folder of ours that is no checkpoint; "" of any other."""
+    inside = sorted(p for at in ("latest", "*/latest") for p in path.glob(at))
+    if inside:
+        return f"this folder is a training's: the state is in {inside[0]}"
+    if not (path / POLICY_FILE).is_file():
+        return ""
+    latest, remedy = path.parent / "latest", "this folder has a policy alone:"
+    if (latest / "manifest.json").is_file():  # beside the best one of a training
+        remedy += f" the state is in {latest}, and"
+    return f"{remedy} PolicySnapshot.open({str(path)!r}) reads it"
 
 
 def _manifest(content: dict[str, Any]) -> bytes:

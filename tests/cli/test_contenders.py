@@ -194,6 +194,18 @@ def test_an_environment_may_bring_its_own() -> None:
         ("nowhere", CheckpointError, "--policy: expected a policy's file, .* got 'nowhere'"),
         ("Random", CheckpointError, "--policy: expected .* random or reference, got 'Random'"),
         (".", CheckpointError, "expected a policy's file, got "),
+        (
+            "service",
+            CheckpointError,
+            r"this is a service's data directory: name service/models/ou.1 or .*ou.2 or"
+            r" .*ou.3 or service/models/ou.4 … \(5 in all\)$",
+        ),
+        (
+            "service/models/ou",
+            CheckpointError,
+            "got 'service/models/ou'; there is service/models/ou.1 or ",
+        ),
+        ("good", CheckpointError, "got 'good'; there is good.safetensors$"),
         ("http://127.0.0.1:1", InvalidValue, "--policy: expected http://HOST:PORT/v1/models/ID"),
         ("http://127.0.0.1:1/", InvalidValue, "--policy: expected http://HOST:PORT/v1/models/ID"),
         ("http://127.0.0.1:1/v1/models/", InvalidValue, "or http://HOST:PORT/ID, got"),
@@ -208,8 +220,11 @@ def test_what_there_is_not_is_refused(
     error: type[JormungandrError],
     text: str,
 ) -> None:
-    """The error says what there could have been."""
+    """The error says what there could have been, and what is there under another name."""
     monkeypatch.chdir(tmp_path)
+    for generation in range(1, 6):
+        (tmp_path / "service" / "models" / f"ou.{generation}").mkdir(parents=True)
+    (tmp_path / "good.safetensors").touch()
     with pytest.raises(error, match=text):
         open_contender(given, gymnasium.make("Coins-v0"), "--policy")
 

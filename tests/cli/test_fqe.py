@@ -226,6 +226,15 @@ def test_the_default_is_what_the_model_serves(
     assert f"{5:020d}.safetensors" in capsys.readouterr().err
 
 
+def test_no_policy_yet(tmp_path: Path, capsys: Capture) -> None:
+    """Of a model that has not learned it is said that it published none, and what to do."""
+    data = written(tmp_path, SPEC, calls(3))
+    assert fqe(data) == 1
+
+    error = capsys.readouterr().err
+    assert "m.1: expected a policy that was published, got none yet; name one with" in error
+
+
 def held(**fields: Any) -> HeldOutSteps:
     """Return random calls as steps, some of their arrays replaced."""
     learner = Learner(SPEC)

@@ -151,6 +151,18 @@ def saved(small: Small, step: Step, path: Path, steps: int = 12) -> Learner:
     return learner
 
 
+def test_a_policy_alone_is_no_state(small: Small, step: Step, tmp_path: Path) -> None:
+    """Who loads the best policy of a training is told where the state is, and what reads it."""
+    learner = saved(small, step, tmp_path / "latest")
+    (tmp_path / "best").mkdir()
+    (tmp_path / "best" / "policy.safetensors").write_bytes(learner.snapshot().to_bytes())
+    with pytest.raises(CheckpointError) as caught:
+        Learner.load(tmp_path / "best")
+
+    beside = f"this folder has a policy alone: the state is in {tmp_path / 'latest'}, and"
+    assert caught.value.remedy == f"{beside} PolicySnapshot.open('{tmp_path / 'best'}') reads it"
+
+
 def test_loaded_state_is_the_saved_one(
     small: Small, step: Step, state: State, tmp_path: Path
 ) -> None:
