@@ -125,7 +125,7 @@ class Calls:
                 self._where,
                 "a connection",
                 repr(error),
-                _remedy(error),
+                _remedy(error, self._where),
             )
             if _no_tls(error):
                 raise failure from None  # asking again would not change it
@@ -203,11 +203,14 @@ def decoded(response: Response, kind: type[T]) -> T:
         raise InternalError("service", "a Jormungandr service", error) from None
 
 
-def _remedy(error: OSError) -> str:
+def _remedy(error: OSError, where: str) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return "JORMUNGANDR_CA_FILE names the certificate, or the authority, that is to be trusted"
     if _no_tls(error):
         return "it speaks no TLS: is its address http://…?"
+    if isinstance(error, ConnectionResetError) and where.startswith("http://"):
+        # So ends a request that a service with TLS could not read; one that was killed looks alike.
+        return "is `jormungandr serve` running there? If with TLS, its address is https://…"
     return "is `jormungandr serve` running there?"
 
 

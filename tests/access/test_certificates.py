@@ -16,7 +16,7 @@ import pytest
 
 from jormungandr import RemoteLearner
 from jormungandr.cli.serve_arguments import add_arguments, check
-from jormungandr.errors import DataDirError, InvalidValue, JormungandrError
+from jormungandr.errors import DataDirError, InvalidValue, JormungandrError, Unavailable
 from jormungandr.service.access.certificates import Certificates
 from jormungandr.transport import HttpTransport
 from tests.service.serving import DEADLINE, QUIET, Server
@@ -116,6 +116,16 @@ def test_a_certificate_that_nobody_trusts(server: Server) -> None:
     with (
         server.connect("m", patience=DEADLINE * 10) as endpoint,
         pytest.raises(JormungandrError, match=r"verify failed.*JORMUNGANDR_CA_FILE"),
+    ):
+        endpoint.info()
+
+
+def test_an_address_without_tls(server: Server) -> None:
+    """A service with TLS closes on it without a word: what that may mean is said."""
+    plain = server.url.replace("https://", "http://")
+    with (
+        RemoteLearner(plain, "m", "none", patience=0.0) as endpoint,
+        pytest.raises(Unavailable, match=r"closed without an answer.*its address is https://"),
     ):
         endpoint.info()
 
