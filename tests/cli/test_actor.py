@@ -86,7 +86,9 @@ def test_masks(capsys: Capture, server: Server) -> None:
         assert endpoint.wait(lines[-1]["lsn"])["transitions"]["train"] == 12
 
     assert main(act("Coins-v0", "masks")) == 1
-    assert "info['action_mask']: expected a mask of 3 actions" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "info['action_mask']: expected a mask of 3 actions" in error
+    assert "the environment has to tell it with every observation" in error
 
 
 def test_labels_need_a_model_that_has_them(capsys: Capture, server: Server) -> None:

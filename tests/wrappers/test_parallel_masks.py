@@ -167,7 +167,7 @@ def test_a_bad_mask_is_refused_by_the_agents_name(endpoint, place, value, error)
     name = f"{place}s" if place == "observation" else "infos"
     where = rf"^{name}\['b'\]\['action_mask'\]: "
     error = error or ShapeMismatch
-    with pytest.raises(error, match=where + ".*see mask_key"):
+    with pytest.raises(error, match=where + ".*the environment has to tell it"):
         masked(endpoint, place, spoiled("b", 0, value))
     recorder, _ = masked(endpoint, place, spoiled("b", 1, value))
     with pytest.raises(error, match=where + ".*broken off"):

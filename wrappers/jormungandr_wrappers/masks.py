@@ -15,13 +15,16 @@ from numpy.typing import NDArray
 from jormungandr.errors import InvalidType, InvalidValue, MissingField, ShapeMismatch, shown
 from jormungandr_wrappers.parallel_environment import Agent
 
-__all__ = ["BROKEN_OFF", "AgentMasks", "Mask", "read_mask", "read_masks"]
+__all__ = ["BROKEN_OFF", "TOLD", "AgentMasks", "Mask", "read_mask", "read_masks"]
 
 #: (A,), true where an action is allowed.
 Mask = NDArray[np.bool_]
 
 #: What an error in a step says besides.
 BROKEN_OFF = "its running episodes are broken off, and reset() begins new ones"
+
+#: What an error before the first step says besides.
+TOLD = "the environment has to tell it with every observation that somebody acts on"
 
 #: The other part of a PettingZoo observation that holds a mask.
 OBSERVATION = "observation"
@@ -34,7 +37,7 @@ def read_mask(
     where: str,
     *,
     terminated: bool = False,
-    remedy: str = "see mask_key",
+    remedy: str = TOLD,
 ) -> Mask | None:
     """Return the mask of an observation, copied; None where a termination has none.
 
@@ -183,7 +186,7 @@ class AgentMasks(Generic[Agent]):
         info: Mapping[str, Any],
         *,
         terminated: bool = False,
-        remedy: str = "see mask_key",
+        remedy: str = TOLD,
     ) -> Mask | None:
         """Return the mask of an observation that came with `info`; see `read_mask`."""
         if self.key is None:

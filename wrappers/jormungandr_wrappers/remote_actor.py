@@ -23,7 +23,7 @@ from jormungandr.errors import InvalidType, InvalidValue
 from jormungandr.outbox import Outbox
 from jormungandr.protocol import Endpoint, Receipt, Split
 from jormungandr_wrappers.checks import check_actions, check_kind, check_label_key, check_spaces
-from jormungandr_wrappers.masks import Mask, read_mask
+from jormungandr_wrappers.masks import TOLD, Mask, read_mask
 from jormungandr_wrappers.rules import SplitRule, TagRule, check_rules, split_of, tags_of
 
 __all__ = ["EpisodeResult", "RemoteActor", "RunResult"]
@@ -319,7 +319,7 @@ class RemoteActor:
         """Return the mask of the observation that came with `info`."""
         if self._mask_key is None:
             return None
-        remedy = "see mask_key; a running episode is broken off"
+        remedy = f"{TOLD}; a running episode is broken off"
         return read_mask(
             info, self._mask_key, self._actions, "info", terminated=terminated, remedy=remedy
         )
