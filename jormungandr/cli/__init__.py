@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from jormungandr.errors import JormungandrError
+from jormungandr.errors import InvalidType, JormungandrError
 from jormungandr.version import __version__
 
 __all__ = ["main"]
@@ -72,13 +72,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         if not isinstance(error, (JormungandrError, *_gymnasium_errors())):
             raise
-        print(f"jormungandr {chosen.command}: {error}", file=sys.stderr)
+        hint = _json_hint(error, getattr(chosen, "set", []))
+        print(f"jormungandr {chosen.command}: {error}{hint}", file=sys.stderr)
         return 1
     return int(status)
 
 
 def _module(command: str) -> Any:
     return importlib.import_module(f"jormungandr.cli.{command.replace('-', '_')}")
+
+
+def _json_hint(error: Exception, settings: Sequence[str]) -> str:
+    """Return the remedy where a value of ``--set`` was taken as text, being no JSON; else ""."""
+    if not isinstance(error, InvalidType) or error.got != "str" or error.remedy:
+        return ""
+    given = error.where in [setting.partition("=")[0] for setting in settings]
+    return "; values of --set are JSON: true, 0.5, [64,64]" if given else ""
 
 
 def _gymnasium_errors() -> tuple[type[Exception], ...]:

@@ -91,6 +91,11 @@ def test_settings_that_are_none(capsys: Capture) -> None:
             "--set: expected no seed, got 3; --seed says it for model and environment",
         ),
         ("--label-key drift_label", "--label-key: expected a model with an auxiliary head"),
+        (
+            "--set c51.double=True",
+            "c51.double: expected bool, got str; values of --set are JSON: true, 0.5, [64,64]",
+        ),
+        ("--set c51.hidden=64,64", "got str; values of --set are JSON: true, 0.5, [64,64]"),
         ("--seeds 2 --out FOLDER", "--out: expected a new folder, or one of an earlier training"),
         ("--out FOLDER", "--out: expected a new folder, or one of an earlier training"),
     ],
