@@ -16,6 +16,7 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import SyncVectorEnv
 
+from jormungandr.cli.making import make_env
 from jormungandr.cli.new_spec import add_preset, preset_of, spec_for
 from jormungandr.cli.opening import check_fits
 from jormungandr.cli.train import parse_settings
@@ -97,7 +98,7 @@ def run(arguments: argparse.Namespace) -> int:
     settings, guard = parse_settings(arguments.set), _guard(arguments)
     spool = None if arguments.spool is None else Spool(arguments.spool)
     with (
-        contextlib.closing(gymnasium.make(arguments.env)) as env,
+        contextlib.closing(make_env(arguments.env)) as env,
         RemoteLearner(
             arguments.url,
             arguments.model,
@@ -197,7 +198,7 @@ def _act_together(arguments: argparse.Namespace, spec: ModelSpec, endpoint: Remo
     count = arguments.num_envs
 
     def make() -> gymnasium.Env[Any, Any]:
-        return SpecifiedEnv(gymnasium.make(arguments.env), spec)
+        return SpecifiedEnv(make_env(arguments.env), spec)
 
     halves = [SyncVectorEnv([make] * n) for n in (count // 2, count - count // 2)]
     recorder = OverlappedRecorder(

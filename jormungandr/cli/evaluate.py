@@ -14,6 +14,7 @@ import gymnasium
 from jormungandr.cli.comparison import as_json, print_on_ou, print_paired, print_table
 from jormungandr.cli.contenders import Contender
 from jormungandr.cli.film import Film, make_filmed
+from jormungandr.cli.making import make_env
 from jormungandr.cli.matches import Paired, Result, pair, play, summarize
 from jormungandr.cli.opening import check_writable, name_of, open_contender
 from jormungandr.errors import InvalidValue
@@ -88,7 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
             if given is None:
                 continue
             filmed = letter == "A" and arguments.gif is not None
-            make = make_filmed if filmed else gymnasium.make
+            make = make_filmed if filmed else make_env
             env = stack.enter_context(contextlib.closing(make(arguments.env)))
             if filmed:
                 film = Film(arguments.gif, env)

@@ -7,9 +7,8 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import gymnasium
-
 from jormungandr.bundle import FORMATS, MANIFESTS, open_bundle, write_bundle
+from jormungandr.cli.making import make_env
 from jormungandr.cli.opening import check_fits, open_policy, served_model
 from jormungandr.errors import InvalidValue
 from jormungandr.manifest import check_replaceable
@@ -82,7 +81,7 @@ def _open(source: str, features: list[str] | None) -> PolicySnapshot:
 
 def _specification(env_id: str, policy: PolicySnapshot) -> EnvSpec | None:
     """Return what makes the environment again, if the policy fits it."""
-    env = gymnasium.make(env_id)
+    env = make_env(env_id)
     check_fits(policy.spec, env, "SOURCE")
     env.close()
     return env.spec

@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from jormungandr.cli.making import make_env
 from jormungandr.errors import InvalidValue
 
 __all__ = ["Film", "make_filmed"]
@@ -83,11 +84,11 @@ def make_filmed(env_id: str) -> gymnasium.Env[Any, Any]:
     Raises:
         InvalidValue: it cannot.
     """
-    env = gymnasium.make(env_id)
+    env = make_env(env_id)
     modes = env.metadata.get("render_modes") or []
     env.close()
     if "rgb_array" not in modes:
         raise InvalidValue(
             "--gif", "an environment with render mode rgb_array", f"one with {modes}"
         )
-    return gymnasium.make(env_id, render_mode="rgb_array")
+    return make_env(env_id, render_mode="rgb_array")

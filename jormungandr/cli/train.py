@@ -12,10 +12,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import gymnasium
-
 from jormungandr.cli.contenders import SnapshotContender
 from jormungandr.cli.evaluate import evaluate
+from jormungandr.cli.making import make_env
 from jormungandr.cli.new_spec import add_preset
 from jormungandr.cli.opening import name_of
 from jormungandr.cli.train_plan import EVALUATIONS, STEPS, Plan, plans_of
@@ -105,7 +104,7 @@ def run(arguments: argparse.Namespace) -> int:
     from jormungandr.cli.train_stopped import stopped
     from jormungandr.cli.train_table import judged, print_outcomes
 
-    with contextlib.closing(gymnasium.make(arguments.env)) as env:
+    with contextlib.closing(make_env(arguments.env)) as env:
         plans = plans_of(arguments, env, parse_settings(arguments.set))
         name = name_of(env)
         what = f"seed {plans[0].seed}" if arguments.seeds is None else f"{len(plans)} seeds"

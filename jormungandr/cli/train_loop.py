@@ -13,6 +13,7 @@ import numpy as np
 
 from jormungandr.cli.contenders import SnapshotContender
 from jormungandr.cli.evaluate import MAX_STEPS
+from jormungandr.cli.making import make_env
 from jormungandr.cli.matches import play
 from jormungandr.cli.train_folder import TrainingFolder
 from jormungandr.cli.train_log import Evaluated, EvaluationLog
@@ -66,7 +67,7 @@ def train(plan: Plan, tell: Callable[[str], None]) -> Trained:
     """
     with contextlib.ExitStack() as stack:
         folder = None if plan.out is None else stack.enter_context(TrainingFolder(plan.out))
-        envs = [stack.enter_context(contextlib.closing(_made(plan))) for _ in range(2)]
+        envs = [stack.enter_context(contextlib.closing(make_env(plan.env_id))) for _ in range(2)]
         stage = stack.enter_context(contextlib.closing(open_stage(plan, folder)))
         course = _Course(plan, stage, folder, envs[0], envs[1], tell)
         course.run()
@@ -76,11 +77,6 @@ def train(plan: Plan, tell: Callable[[str], None]) -> Trained:
 def tell(line: str) -> None:
     """Print a line of progress at once, also where the output is a file."""
     print(line, flush=True)
-
-
-def _made(plan: Plan) -> gymnasium.Env[Any, Any]:
-    env: gymnasium.Env[Any, Any] = gymnasium.make(plan.env_id)
-    return env
 
 
 class _Course:

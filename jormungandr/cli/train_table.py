@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
 from jormungandr.cli.contenders import SnapshotContender
 from jormungandr.cli.evaluate import HELD_OUT_SEED, MAX_STEPS
+from jormungandr.cli.making import make_env
 from jormungandr.cli.matches import play
 from jormungandr.cli.train_loop import Trained
 from jormungandr.cli.train_plan import EVALUATION_SEED
@@ -58,7 +58,7 @@ def judged(
         episodes: of each.
         final: returns of the last policy in just these episodes, where they are known already.
     """
-    env = gymnasium.make(env_id)
+    env = make_env(env_id)
 
     def returns(policy: PolicySnapshot) -> Floats:
         contender: Any = SnapshotContender("", policy)

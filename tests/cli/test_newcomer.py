@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -49,6 +50,59 @@ def test_frozen_lake(capsys: Capture, tmp_path: Path) -> None:
 
     assert stored.shape == (300, 16)
     assert (stored.sum(axis=1) == 1).all()
+
+
+class Unfinished(gymnasium.Env[Any, Any]):
+    """An environment that its author has not finished."""
+
+    def __init__(self, fails: Exception | None = None) -> None:
+        if fails is not None:
+            raise fails
+
+
+@pytest.mark.parametrize(
+    ("entry", "fields", "unchecked", "message"),
+    [
+        (Unfinished, {"fails": TypeError("no display")}, False, "got TypeError: no display; it is"),
+        ("tests.cli.test_newcomer:None_Such", {}, False, "got AttributeError: module 'tests.cli"),
+        (Unfinished, {}, False, "got AttributeError: The environment must specify an"),
+        (Unfinished, {}, True, "got one without observation_space; give it an observation_space"),
+    ],
+)
+@pytest.mark.parametrize("command", ["train", "evaluate", "actor"])
+def test_an_environment_that_is_not_finished(
+    capsys: Capture,
+    command: str,
+    entry: Any,
+    fields: dict[str, Any],
+    unchecked: bool,
+    message: str,
+) -> None:
+    """What its author has left is said in one line, with the place where it is raised."""
+    more = {"train": [], "evaluate": ["--policy", "random"]}.get(command)
+    if more is None:
+        more = ["--url", "http://127.0.0.1:9", "--model", "m", "--actor-id", "a"]
+    gymnasium.register("Odd-v0", entry, kwargs=fields, disable_env_checker=unchecked)
+    try:
+        assert main([command, "Odd-v0", *more]) == 1
+    finally:
+        del gymnasium.registry["Odd-v0"]
+    error = capsys.readouterr().err
+
+    assert f"jormungandr {command}: ENV: expected an environment that gymnasium.make" in error
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_a_bug_of_ours_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An environment of ours that fails shows where."""
+
+    def broken(*_: object) -> None:
+        raise AttributeError("a bug")
+
+    monkeypatch.setattr("jormungandr_envs.ou_spread.observation_space", broken)
+    with pytest.raises(AttributeError, match="a bug"):
+        main(["train", "OUSpread-v0"])
 
 
 def test_cart_pole_with_frames(capsys: Capture, tmp_path: Path) -> None:
