@@ -13,11 +13,10 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 
-import gymnasium
-
 from jormungandr.cli.fields import Fields
 from jormungandr.cli.local import service
 from jormungandr.cli.logged import FORMATS, read_records
+from jormungandr.cli.making import make_env
 from jormungandr.cli.new_spec import spec_for
 from jormungandr.cli.steps import Step, Steps, split_rule
 from jormungandr.client import RemoteLearner
@@ -149,7 +148,7 @@ def _new_spec(arguments: argparse.Namespace) -> ModelSpec | None:
     if arguments.env is not None:
         if arguments.preset is None:
             raise InvalidValue("--env", "a --preset beside it", arguments.env)
-        with contextlib.closing(gymnasium.make(arguments.env)) as env:
+        with contextlib.closing(make_env(arguments.env)) as env:
             return spec_for(env, arguments.preset, {})
     if arguments.preset is not None:
         if "actions" not in preset_fields(arguments.preset):
