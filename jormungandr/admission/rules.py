@@ -63,17 +63,9 @@ class Admission:
         Raises:
             Conflict: (one of its classes) naming an offending transition.
         """
-        if len(columns) == 1:
-            plain = plain_step(
-                columns,
-                draft,
-                self.spec.staleness,
-                served=served,
-                published=published,
-                generation=self.generation,
-            )
-            if plain is not None:
-                return plain[0], [plain[1]]
+        plain = self._plain(columns, draft, served, published)
+        if plain is not None:
+            return plain[0], [plain[1]]
         self._check_versions(columns, published)
         digests, stream = columns.digests(), in_stream(columns)
         outcome = self._outcome(columns, served)
@@ -182,6 +174,21 @@ class Admission:
                 columns.policy_version[i],
                 "send the version that the inference reply gave, or -1 for another policy",
             )
+
+    def _plain(
+        self, columns: Columns, draft: Draft, served: int, published: int
+    ) -> tuple[Receipt, TransitionsRow] | None:
+        """Admit a single transition that nothing speaks against; None where there is more to it."""
+        if len(columns) != 1:
+            return None
+        return plain_step(
+            columns,
+            draft,
+            self.spec.staleness,
+            served=served,
+            published=published,
+            generation=self.generation,
+        )
 
     def _outcome(self, columns: Columns, served: int) -> NDArray[np.uint8]:
         """Return (B,) what each becomes if it is new and nothing stale is let pass."""

@@ -23,6 +23,8 @@ from jormungandr.rows import Row
 from jormungandr.service.journal.database import Created
 from jormungandr.service.journal.writer import Journal
 from jormungandr.service.tools.readmission import Readmission, same_rows
+from jormungandr.service.tools.salvage import salvage
+from jormungandr.service.tools.verification import verify
 from jormungandr.tally import RECENT, Tally
 from jormungandr.transport import HttpTransport, Transport
 from tests.service.serving import QUIET, SPEC, TOKEN, InMemory, Server, connect, memory
@@ -289,6 +291,26 @@ def test_reading_again_decides_nothing_again() -> None:
     again = reading.store.roll.get("late")
     assert again is not None
     assert (again.train, again.stale_dropped) == kept
+
+
+@pytest.mark.parametrize("rule", ["drop", "fair"])
+def test_verify_reads_again_what_came_one_by_one(tmp_path: Path, rule: str) -> None:
+    """A single transition that was dropped as stale is no damage, and salvage keeps it dropped."""
+    (tmp_path / "data" / "models" / "m.1").mkdir(parents=True)
+    gate = Gate(RULES[rule], tmp_path / "data" / "models" / "m.1" / "journal.db")
+    gate.served = 10
+    for t in range(20):
+        gate.add([step(t, version=0 if t % 8 else 10)])
+    counters = gate.store.counters
+    gate.store.close()
+    found = [*verify(tmp_path / "data", rebuild=False)]
+    found += salvage(tmp_path / "data", tmp_path / "out")
+
+    assert counters.stale_dropped > 0
+    assert [str(finding) for finding in found if finding.status == "damage"] == []
+    again = Journal(tmp_path / "out" / "models" / "m.1" / "journal.db")
+    assert again.counters == counters
+    again.close()
 
 
 # -- what a journal keeps of actors ---------------------------------------------------------------

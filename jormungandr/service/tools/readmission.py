@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from jormungandr.admission import Admission
 from jormungandr.columns import Columns
 from jormungandr.ledger import Draft, MemoryStore
-from jormungandr.protocol import LIMITS
+from jormungandr.protocol import LIMITS, Receipt
 from jormungandr.rows import ACCEPTED, Row, TransitionsRow
 from jormungandr.service.journal.database import Created
 
@@ -28,6 +28,15 @@ class _Decided(Admission):
     """The rules of a model, where what is stale has been decided before."""
 
     outcome: NDArray[np.uint8] | None = None
+
+    def _plain(
+        self, columns: Columns, draft: Draft, served: int, published: int
+    ) -> tuple[Receipt, TransitionsRow] | None:
+        """Leave a single one that was dropped to the rest: here nothing looks stale by itself."""
+        assert self.outcome is not None
+        if (self.outcome != ACCEPTED).any():
+            return None
+        return super()._plain(columns, draft, served, published)
 
     def _outcome(self, columns: Columns, served: int) -> NDArray[np.uint8]:
         assert self.outcome is not None
