@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import apsw
+import msgspec
 import numpy as np
 import pytest
 
@@ -25,7 +26,7 @@ from jormungandr.service.shelf import PolicyShelf
 from jormungandr.service.tools.findings import Finding
 from jormungandr.service.tools.verification import verify
 from tests.faults.built import ROWS, Built, build, contents, files
-from tests.service.serving import Server, identity, until
+from tests.service.serving import Server, experience, identity, until
 
 MODEL = Path("models/m.1")
 
@@ -171,6 +172,103 @@ def test_totals_that_are_not_those_of_the_rows(data: Path) -> None:
     connection.close()
 
     assert "{'train': '73, and by the rows 72'}" in " ".join(map(str, damages(data)))
+
+
+@pytest.fixture
+def two_actors(tmp_path: Path) -> Path:
+    """A directory in which ``a`` and then ``b`` sent something, once as a request of three rows."""
+    built = Built(tmp_path / "data")
+    rows = experience(2, 6)
+    built.add(rows[:4])
+    # Labels for what is known divide it: rows 3, 4 and 5.
+    built.add([rows[4], {**rows[0], "label": 1}, rows[5]])
+    built.add([{**row, "actor_id": "b", "policy_version": 0} for row in rows[:6]])
+    built.close()
+    return tmp_path / "data"
+
+
+def tally(data_dir: Path, actor: str, **changed: int) -> None:
+    """Change the tally of an actor, or of a new one, with a checksum to match."""
+    connection = apsw.Connection(str(data_dir / MODEL / "journal.db"))
+    name = f"actor:{actor}"
+    found = connection.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
+    fields = {} if found is None else msgspec.json.decode(found[0])
+    row = (name, msgspec.json.encode({**fields, **changed}))
+    connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?, ?)", (*row, checksum(*row)))
+    connection.close()
+
+
+def test_tallies_of_what_is_whole(two_actors: Path) -> None:
+    """They are what the rows say, also where one request became several rows."""
+    text = " ".join(map(str, verify(two_actors, rebuild=False)))
+
+    assert "tallies: 2 actors, as the rows say" in text
+    assert "DAMAGE" not in text
+
+
+@pytest.mark.parametrize(
+    ("actor", "changed", "named"),
+    [
+        ("a", {"train": 5}, "train 5, and by the rows 6"),
+        ("a", {"train": 7}, "train 7, and by the rows 6"),
+        ("a", {"validation": 1}, "validation 1, and by the rows 0"),
+        ("b", {"stale_dropped": 1}, "stale_dropped 1, and by the rows 0"),
+        ("b", {"version": 1}, "version 1, and by the rows 0"),
+        ("b", {"first": 9}, "first row 9, and by the rows 6"),
+        ("a", {"last": 4}, "last row 4, and by the rows 5"),
+        ("b", {"last": 7}, "last row 7, and by the rows 6"),
+        ("b", {"place": 7}, "place 7 of 6, and by the rows 6"),
+        ("b", {"place": 5}, "place 5 of 6, and by the rows 6"),
+        ("c", {"train": 1, "first": 6, "last": 6}, "train 1, and by the rows 0"),
+        ("b", {"more": 1}, "not to be read"),
+    ],
+)
+def test_a_tally_that_is_not_that_of_the_rows(
+    two_actors: Path, actor: str, changed: dict[str, int], named: str
+) -> None:
+    """What is counted of an actor is not believed for its checksum alone either."""
+    tally(two_actors, actor, **changed)
+    (found,) = damages(two_actors)
+
+    assert found.where.endswith(f"journal.db: meta 'actor:{actor}'")
+    assert named in found.text
+
+
+def test_a_tally_that_is_missing(two_actors: Path) -> None:
+    """Where there are others of that time, one that is not there is named."""
+    change(two_actors, "DELETE FROM meta WHERE name = 'actor:b'")
+    (found,) = damages(two_actors)
+
+    assert found.where.endswith("meta 'actor:b'")
+    assert found.text == "missing"
+
+
+def test_a_journal_that_is_older_than_its_tallies(two_actors: Path) -> None:
+    """What they count is compared as far as they go back, and the rest is not proven."""
+    tally(two_actors, "a", train=1, first=5)
+    text = " ".join(map(str, verify(two_actors, rebuild=False)))
+    assert "tallies: they begin with row 5" in text
+    assert "DAMAGE" not in text
+    tally(two_actors, "a", train=7)
+    assert [f.text for f in damages(two_actors)] == ["train 7, and by the rows 6"]
+    change(two_actors, "DELETE FROM meta WHERE name >= 'actor:' AND name < 'actor;'")
+    text = " ".join(map(str, verify(two_actors, rebuild=False)))
+
+    assert "tallies: there are none" in text
+    assert "DAMAGE" not in text
+
+
+def test_tallies_of_rows_that_were_dropped(two_actors: Path) -> None:
+    """They may count more than the rows that are left, and not less."""
+    journal = Journal(two_actors / MODEL / "journal.db")
+    assert journal.drop_rows(3, 1 << 20) == 2
+    journal.close()
+    text = " ".join(map(str, verify(two_actors, rebuild=False)))
+    assert "tallies: no less than the rows say" in text
+    assert "DAMAGE" not in text
+    tally(two_actors, "b", train=5)
+
+    assert [f.text for f in damages(two_actors)] == ["train 5, and by the rows 6"]
 
 
 def test_rows_in_another_order(data: Path) -> None:

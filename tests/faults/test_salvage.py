@@ -122,6 +122,19 @@ def test_the_ledger(data: Path) -> None:
         assert after[table] == before[table]
 
 
+@pytest.mark.parametrize(
+    "statement", ["DELETE FROM meta WHERE name = 'actor:a'", "UPDATE meta SET checksum = 0"]
+)
+def test_tallies(data: Path, statement: str) -> None:
+    """What was counted of an actor is counted again."""
+    before = contents(data / MODEL)
+    change(data, statement)
+    found, out = saved(data)
+
+    assert lost(found) == []
+    assert contents(out / MODEL)["meta"] == before["meta"]
+
+
 def test_files(data: Path) -> None:
     """A damaged checkpoint or policy stays behind, by name."""
     newest = max((data / MODEL / "checkpoints").iterdir())

@@ -26,10 +26,13 @@ from jormungandr.service.journal.database import (
 )
 from jormungandr.service.journal.decisions import DECISIONS, Decision
 from jormungandr.service.journal.summary import summary
+from jormungandr.service.journal.tallies import name_of
 from jormungandr.service.tools.findings import NOT_CHECKSUM, Finding, damage, gap, proven
 from jormungandr.service.tools.ledger_check import LedgerCheck
 from jormungandr.service.tools.promotion_check import PromotionCheck
 from jormungandr.service.tools.readmission import Readmission, same_rows
+from jormungandr.service.tools.tally_check import TallyCheck
+from jormungandr.tally import Roll
 
 __all__ = ["JournalCheck"]
 
@@ -73,6 +76,10 @@ class JournalCheck:
     lost: list[int] = field(default_factory=list)
     #: Accepted training transitions up to each good data row.
     train: dict[int, int] = field(default_factory=dict)
+    #: Of each good data row, the first one that may have come in the same request.
+    begins: dict[int, int] = field(default_factory=dict)
+    #: Tallies by actor; None where one is not what its checksum was taken of.
+    tallies: dict[str, Any] = field(default_factory=dict)
     last: int = 0
     #: Data rows up to here have been dropped to make room.
     gone: int = 0
@@ -81,6 +88,8 @@ class JournalCheck:
     sealed: bool = False
     promotions: PromotionCheck | None = None
     _again: Readmission | None = None
+    #: Of the last good data row.
+    _kind: str = ""
 
     def run(self) -> Iterator[Finding]:
         """Check everything, and yield what is found."""
@@ -101,6 +110,7 @@ class JournalCheck:
             if self.counters is not None:
                 yield from self._rows(connection)
                 yield from self._ledger_check().run(connection)
+                yield from self._tally_check().run()
         except (apsw.Error, JormungandrError, msgspec.MsgspecError, TypeError, ValueError) as error:
             yield damage(self.where, str(error).replace(f"{self.path}: ", ""))
         finally:
@@ -120,6 +130,12 @@ class JournalCheck:
             self.good[-1] if self.good else 0,
             self.created.spec.split_scope == "episode",
         )
+
+    def _tally_check(self) -> TallyCheck:
+        assert self._again is not None
+        expected = Roll() if self.deleted else self._again.store.roll
+        end = self.last + 1
+        return TallyCheck(self.where, self.tallies, expected, self.begins, self.whole, end)
 
     # -- the database ---------------------------------------------------------------------------
 
@@ -148,6 +164,8 @@ class JournalCheck:
                 values[row[0]] = msgspec.json.decode(cast("bytes", row[1]))
             except (JormungandrError, msgspec.MsgspecError):
                 yield damage(f"{self.where}: meta {row[0]!r}", NOT_CHECKSUM)
+            if str(row[0]).startswith(name_of("")):
+                self.tallies[str(row[0]).removeprefix(name_of(""))] = values.get(row[0])
         self.gone = values.get("dropped", 0)
         self.sealed = "seal" in values and values["seal"] == values.get("counters", {}).get("lsn")
         if "counters" in values:
@@ -234,6 +252,10 @@ class JournalCheck:
     def _data(self, row: Row, columns: tuple[Any, ...]) -> str | None:
         if columns != summary(row):
             return f"its columns say {columns}, and what it holds {summary(row)}"
+        # A request's rows follow on each other, and labels are not divided.
+        joins = row.lsn - 1 in self.begins and (self._kind, row.kind) != (LabelsRow.kind,) * 2
+        self.begins[row.lsn] = self.begins[row.lsn - 1] if joins else row.lsn
+        self._kind = row.kind
         self.good.append(row.lsn)
         before = self.train[self.good[-2]] if len(self.good) > 1 else 0
         self.train[row.lsn] = before + columns[0]

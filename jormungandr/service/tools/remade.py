@@ -11,8 +11,11 @@ import numpy as np
 from jormungandr.errors import JormungandrError
 from jormungandr.ledger import BLOCK, Counters, MemoryStore
 from jormungandr.rows import ACCEPTED, TransitionsRow, decode_row
+from jormungandr.service.journal.tallies import name_of
 from jormungandr.service.tools.readmission import Readmission
 from jormungandr.service.tools.remains import DATA, Remains, overlaid
+from jormungandr.service.tools.tally_check import COUNTS
+from jormungandr.tally import Tally
 
 __all__ = ["RemadeLedger"]
 
@@ -30,6 +33,7 @@ class RemadeLedger:
     Attributes:
         store: the ledger.
         counters: its totals.
+        tallies: of each actor, as it was known, and no less than the rows say.
     """
 
     def __init__(self, remains: Remains, lost: Iterable[int]) -> None:
@@ -40,6 +44,7 @@ class RemadeLedger:
         self._begin()
         self._readmit()
         self.counters = self._completed()
+        self.tallies = self._counted()
 
     def _begin(self) -> None:
         """Count what was accepted with rows that were dropped to make room."""
@@ -115,3 +120,16 @@ class RemadeLedger:
                 counters = replace(counters, pending=len(made.pendings))
                 data = max(data, remains.counters.data_lsn)
         return replace(counters, lsn=remains.end, data_lsn=data)
+
+    def _counted(self) -> dict[str, Tally]:
+        found = dict(self.store.roll.items())
+        for name, fields in self._remains.tallies.items():
+            actor, known = name.removeprefix(name_of("")), Tally(**fields)
+            made = found.get(actor, Tally())
+            if all(getattr(made, count) <= getattr(known, count) for count in COUNTS):
+                found[actor] = known
+                continue
+            # An older copy, or one of a journal that is older than its tallies.
+            most = {n: max(getattr(made, n), getattr(known, n)) for n in (*COUNTS, "last", "place")}
+            found[actor] = known._replace(first=min(made.first, known.first), **most)
+        return found

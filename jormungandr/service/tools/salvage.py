@@ -30,6 +30,7 @@ from jormungandr.service.journal.database import (
     make_durable,
 )
 from jormungandr.service.journal.summary import summary
+from jormungandr.service.journal.tallies import name_of
 from jormungandr.service.journal.writer import Journal
 from jormungandr.service.lock import reading
 from jormungandr.service.tools.building import building, check_apart, check_new
@@ -113,7 +114,7 @@ class _Model:
         connection = connect(path, apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE)
         make_durable(connection)
         meta: dict[str, Any] = {"format": FORMAT, "counters": asdict(ledger.counters)}
-        meta |= self._remains.tallies
+        meta |= {name_of(actor): tally._asdict() for actor, tally in ledger.tallies.items()}
         if dropped:
             meta["dropped"] = dropped
         with connection:
