@@ -138,6 +138,43 @@ def test_no_room_for_what_is_restored(
     assert [p.name for p in full.iterdir()] == ["filler"]
 
 
+@pytest.mark.parametrize("command", ["backup", "salvage", "restore", "fill"])
+def test_any_room_that_is_too_little(
+    made: Path, tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Wherever it ends, in a copy, a transaction or an index, the same line says so.
+
+    Nothing is left, and where there is room for all of it, all of it is there.
+    """
+    volume = Volume(tmp_path / "volume", 1)
+    filler, place = volume.path / "filler", volume.path / "out"
+    source = made
+    if command in ("restore", "fill"):
+        source = tmp_path / "backup"
+        list(backup(made, source))
+    if command == "fill":  # a place that is there, and empty
+        place.mkdir()
+    words = ["restore" if command == "fill" else command, str(source), str(place)]
+    refused = 0
+    try:
+        for free in range(8, 1024, 8):
+            filler.write_bytes(bytes((1 << 20) - free * 1024))
+            if main(words) == 0:
+                break
+            refused += 1
+            lines = capsys.readouterr().err.splitlines()
+            assert len(lines) == 1
+            assert f"{place}: expected a place that can be written, got " in lines[0]
+            assert len(lines[0]) < 400
+            kept = {"filler", "out"} if command == "fill" else {"filler"}
+            assert {p.name for p in volume.path.iterdir()} == kept
+            assert command != "fill" or not list(place.iterdir())
+        assert refused > 20
+        assert (place / "models" / "m.1" / "journal.db").is_file()
+    finally:
+        volume.unmount()
+
+
 @pytest.mark.parametrize("command", ["verify", "backup", "salvage"])
 def test_no_room_for_a_copy_of_the_wal(
     tmp_path: Path,

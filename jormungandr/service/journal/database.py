@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias, cast
@@ -31,6 +33,7 @@ __all__ = [
     "make_durable",
     "read_created",
     "read_meta",
+    "transaction",
 ]
 
 FORMAT = 1
@@ -200,6 +203,23 @@ def make_durable(connection: apsw.Connection) -> None:
     connection.execute("PRAGMA wal_autocheckpoint=0").fetchall()
     # A WAL that was moved shrinks when it is next written.
     connection.execute("PRAGMA journal_size_limit=0").fetchall()
+
+
+@contextlib.contextmanager
+def transaction(connection: apsw.Connection) -> Iterator[None]:
+    """Write all of it or nothing.
+
+    On a full disk SQLite has taken back by itself what was written, and a second time would be an
+    error of its own, in the place of the one that tells.
+    """
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
 
 
 def encode_created(created: Created) -> bytes:

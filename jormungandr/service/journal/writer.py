@@ -51,6 +51,7 @@ from jormungandr.service.journal.database import (
     make_durable,
     read_created,
     read_meta,
+    transaction,
 )
 from jormungandr.service.journal.decisions import DECISIONS, Decision
 from jormungandr.service.journal.mover import WalMover, end_process
@@ -348,15 +349,8 @@ class Journal:
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
-        with self._wal.writing:
-            self._writer.execute("BEGIN IMMEDIATE")
-            try:
-                yield
-                self._writer.execute("COMMIT")
-            except BaseException:
-                if self._writer.in_transaction:
-                    self._writer.execute("ROLLBACK")
-                raise
+        with self._wal.writing, transaction(self._writer):
+            yield
 
     def _committed(self, _: apsw.Connection, __: str, pages: int) -> int:
         self._wal.committed(pages)

@@ -115,14 +115,19 @@ def _copy_journal(source: Path, target: Path, live: bool) -> None:
         from_ = connect(path, apsw.SQLITE_OPEN_READONLY, immutable=immutable)
         to = connect(target, apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE)
         try:
-            with to.backup("main", from_, "main") as copying:
-                while not copying.done:
-                    copying.step(-1)  # in parts it would begin anew whenever the server commits
+            _copy_pages(from_, to, source)
             to.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-        except apsw.FullError:
-            raise  # of the copy
-        except apsw.Error as error:
-            raise DataDirError(str(source), "a database that can be read", error) from None
         finally:
             to.close()
             from_.close()
+
+
+def _copy_pages(from_: apsw.Connection, to: apsw.Connection, source: Path) -> None:
+    try:
+        with to.backup("main", from_, "main") as copying:
+            while not copying.done:
+                copying.step(-1)  # in parts it would begin anew whenever the server commits
+    except apsw.FullError:
+        raise  # of the copy
+    except apsw.Error as error:
+        raise DataDirError(str(source), "a database that can be read", error) from None

@@ -11,9 +11,9 @@ from pathlib import Path
 import apsw
 
 from jormungandr.durable import make_folder, sync_folder
-from jormungandr.errors import DataDirError
+from jormungandr.errors import DataDirError, StorageFull
 
-__all__ = ["building", "check_apart", "check_new", "sync_all"]
+__all__ = ["building", "check_apart", "check_new", "sync_all", "writing"]
 
 
 @contextlib.contextmanager
@@ -26,16 +26,44 @@ def building(out: Path) -> Iterator[Path]:
     made = out.with_name(f".{out.name}.tmp")
     shutil.rmtree(made, ignore_errors=True)
     try:
-        make_folder(out.parent)
-        made.mkdir()
-        yield made
-        sync_all(made)
-        made.rename(out)
-        sync_folder(out.absolute().parent)
-    except (OSError, apsw.FullError, apsw.CantOpenError) as error:
-        raise DataDirError(str(out), "a place that can be written", error) from None
+        with writing(out):
+            make_folder(out.parent)
+            made.mkdir()
+            yield made
+            sync_all(made)
+            made.rename(out)
+            sync_folder(out.absolute().parent)
     finally:
         shutil.rmtree(made, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def writing(place: Path) -> Iterator[None]:
+    """Say of a place by name that it cannot be written, whatever has found it so.
+
+    Raises:
+        DataDirError: it cannot.
+    """
+    try:
+        yield
+    except shutil.Error as error:  # of many files, each with its reason
+        got: object = error.args[0][0][-1]
+    except OSError as error:
+        got = error
+    except (apsw.FullError, apsw.IOError, apsw.CantOpenError) as error:
+        # SQLite has words for some of them only.
+        got = "no room" if _no_room(error) else error
+    except StorageFull as error:
+        got = error.got
+    else:
+        return
+    raise DataDirError(str(place), "a place that can be written", got)
+
+
+def _no_room(error: apsw.Error) -> bool:
+    """Whether a volume is full; where the index of a WAL finds no room that is an IOError."""
+    code = getattr(error, "extendedresult", None)
+    return isinstance(error, apsw.FullError) or code == apsw.SQLITE_IOERR_SHMSIZE
 
 
 def check_new(out: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -25,9 +26,11 @@ from jormungandr.service.journal.database import (
     connect,
     encode_created,
     make_durable,
+    transaction,
 )
 from jormungandr.service.journal.writer import Journal
 from jormungandr.service.shelf import PolicyShelf
+from jormungandr.service.tools.building import writing
 from jormungandr.service.tools.stored import StoredModel, generations
 from jormungandr.spec import MODEL_ID, ModelSpec
 
@@ -88,14 +91,15 @@ class Offspring:
         folder = models / f"{self.created.model_id}.{self.created.generation}"
         building = models / f".{folder.name}"
         shutil.rmtree(building, ignore_errors=True)
-        building.mkdir()
         try:
-            self._copy(building / "journal.db")
-            (building / "checkpoints").mkdir()
-            save(building / "checkpoints" / f"{self.source.last:020d}")
-            self._publish(building, policy)
-            sync_folder(building)
-            building.rename(folder)
+            with writing(folder):
+                building.mkdir()
+                self._copy(building / "journal.db")
+                (building / "checkpoints").mkdir()
+                save(building / "checkpoints" / f"{self.source.last:020d}")
+                self._publish(building, policy)
+                sync_folder(building)
+                building.rename(folder)
         except BaseException:
             shutil.rmtree(building, ignore_errors=True)
             raise
@@ -105,27 +109,29 @@ class Offspring:
     def _copy(self, path: Path) -> None:
         """Copy the journal, and leave of its CONTROL rows what set data rows aside."""
         flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
-        connection = connect(path, flags)
-        with connection.backup("main", self.source.connection, "main") as backup:
-            while not backup.done:
-                backup.step(10_000)
-        make_durable(connection)
+        with contextlib.closing(connect(path, flags)) as connection:
+            with connection.backup("main", self.source.connection, "main") as backup:
+                while not backup.done:
+                    backup.step(10_000)
+            make_durable(connection)
+            with transaction(connection):
+                self._become(connection)
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+    def _become(self, connection: apsw.Connection) -> None:
         payload = encode_created(self.created)
-        with connection:
-            connection.execute(
-                "DELETE FROM journal WHERE kind NOT IN ('transitions', 'labels', 'skip', 'create')"
-            )
-            connection.execute(
-                "UPDATE journal SET payload = ?, digest = ? WHERE kind = 'create'",
-                (payload, row_digest(1, "create", payload)),
-            )
-            found = connection.execute("SELECT max(lsn) FROM journal").fetchone()
-            counters = replace(self.source.counters, lsn=cast("tuple[int]", found)[0])
-            row = ("counters", msgspec.json.encode(asdict(counters)))
-            connection.execute("REPLACE INTO meta VALUES (?, ?, ?)", (*row, checksum(*row)))
-            connection.execute("DELETE FROM meta WHERE name IN ('seal', 'controls')")
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-        connection.close()
+        connection.execute(
+            "DELETE FROM journal WHERE kind NOT IN ('transitions', 'labels', 'skip', 'create')"
+        )
+        connection.execute(
+            "UPDATE journal SET payload = ?, digest = ? WHERE kind = 'create'",
+            (payload, row_digest(1, "create", payload)),
+        )
+        found = connection.execute("SELECT max(lsn) FROM journal").fetchone()
+        counters = replace(self.source.counters, lsn=cast("tuple[int]", found)[0])
+        row = ("counters", msgspec.json.encode(asdict(counters)))
+        connection.execute("REPLACE INTO meta VALUES (?, ?, ?)", (*row, checksum(*row)))
+        connection.execute("DELETE FROM meta WHERE name IN ('seal', 'controls')")
 
     def _publish(self, folder: Path, policy: Any) -> None:
         """Record the policy, as a service does before it serves one."""

@@ -14,7 +14,7 @@ from jormungandr.service.child.recovery import checkpoints, position
 from jormungandr.service.journal.database import LineageRow
 from jormungandr.service.journal.writer import Journal
 from jormungandr.service.lock import Lock
-from jormungandr.service.tools.building import building, check_apart, check_new, sync_all
+from jormungandr.service.tools.building import building, check_apart, check_new, sync_all, writing
 from jormungandr.service.tools.listing import check_listed
 from jormungandr.service.tools.stored import model_folders
 from jormungandr.service.tools.verification import check_model
@@ -66,13 +66,12 @@ def _filling(data_dir: Path) -> Iterator[Path]:
     made = data_dir / INSIDE
     shutil.rmtree(made, ignore_errors=True)
     try:
-        made.mkdir()
-        yield made
-        sync_all(made)
-        (made / "models").rename(data_dir / "models")
-        sync_folder(data_dir)
-    except OSError as error:
-        raise DataDirError(str(data_dir), "a place that can be written", error) from None
+        with writing(data_dir):
+            made.mkdir()
+            yield made
+            sync_all(made)
+            (made / "models").rename(data_dir / "models")
+            sync_folder(data_dir)
     finally:
         shutil.rmtree(made, ignore_errors=True)
 

@@ -7,6 +7,7 @@ order, and no learner guesses. Where rows were lost, policies go on under number
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -17,7 +18,7 @@ import apsw
 import msgspec
 
 from jormungandr.errors import CheckpointError
-from jormungandr.ledger import Draft
+from jormungandr.ledger import Draft, MemoryStore
 from jormungandr.rows import decode_row
 from jormungandr.service.child.recovery import checkpoints, position
 from jormungandr.service.journal.database import (
@@ -28,6 +29,7 @@ from jormungandr.service.journal.database import (
     checksum,
     connect,
     make_durable,
+    transaction,
 )
 from jormungandr.service.journal.summary import summary
 from jormungandr.service.journal.tallies import name_of
@@ -112,23 +114,16 @@ class _Model:
         """Write the database, and set aside what is lost."""
         path, dropped = self._target / "journal.db", self._remains.dropped
         connection = connect(path, apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE)
-        make_durable(connection)
         meta: dict[str, Any] = {"format": FORMAT, "counters": asdict(ledger.counters)}
         meta |= {name_of(actor): tally._asdict() for actor, tally in ledger.tallies.items()}
         if dropped:
             meta["dropped"] = dropped
-        with connection:
-            connection.execute(SCHEMA)
-            self._write_rows(connection, lost)
-            for key, episode in ledger.store.episodes.items():
-                _insert(connection, "episode", *key, *episode)
-            for (key, number), block in ledger.store.blocks.items():
-                _insert(connection, "ledger", *key, number, block.tobytes())
-            for at, (identity, waiting) in enumerate(ledger.store.pendings.items()):
-                _insert(connection, "pending_label", *identity, *waiting, at)
-            for name, value in meta.items():
-                _insert(connection, "meta", name, msgspec.json.encode(value))
-        connection.close()
+        with contextlib.closing(connection):
+            make_durable(connection)
+            with transaction(connection):
+                connection.execute(SCHEMA)
+                self._write_rows(connection, lost)
+                self._write_ledger(connection, ledger.store, meta)
         journal = Journal(path)
         if lost:
             reasons = [
@@ -137,6 +132,18 @@ class _Model:
             ]
             journal.commit(Draft(journal), [], reasons)
         journal.close()
+
+    def _write_ledger(
+        self, connection: apsw.Connection, store: MemoryStore, meta: dict[str, Any]
+    ) -> None:
+        for key, episode in store.episodes.items():
+            _insert(connection, "episode", *key, *episode)
+        for (key, number), block in store.blocks.items():
+            _insert(connection, "ledger", *key, number, block.tobytes())
+        for at, (identity, waiting) in enumerate(store.pendings.items()):
+            _insert(connection, "pending_label", *identity, *waiting, at)
+        for name, value in meta.items():
+            _insert(connection, "meta", name, msgspec.json.encode(value))
 
     def _write_rows(self, connection: apsw.Connection, lost: list[int]) -> None:
         rows, bad = self._remains.rows, self._remains.bad
