@@ -16,6 +16,8 @@ from jormungandr.service.journal.database import Created
 from jormungandr.service.journal.wal_check import check_wal
 from jormungandr.service.journal.writer import Journal
 from jormungandr.service.lock import Lock
+from jormungandr.service.tools.listing import LISTING
+from jormungandr.service.tools.restore import INSIDE
 from jormungandr.service.tools.stored import UNFINISHED
 from jormungandr.service.tools.verification import check_model
 from jormungandr.spec import ModelSpec
@@ -33,11 +35,13 @@ class DataDir:
         path: created if missing.
 
     Raises:
-        DataDirError: another server holds it, or it cannot be written.
+        DataDirError: another server holds it, it cannot be written, it is a backup, or what was
+            to be restored to it is not there yet.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        _check_use(path)
         try:
             make_folder(path, 0o700)  # every observation is in it, in clear
             make_folder(path / "models")
@@ -85,6 +89,18 @@ class DataDir:
     def close(self) -> None:
         """Free the lock."""
         self.lock.close()
+
+
+def _check_use(path: Path) -> None:
+    """Refuse a directory that looks like one to serve, and is not."""
+    if (path / LISTING).exists():
+        # Policies would get the numbers of those published since, and it would be a backup no more.
+        remedy = "`jormungandr restore` makes a directory of it"
+        raise DataDirError(str(path), "a data directory", "a backup", remedy)
+    if (path / INSIDE).exists() and not (path / "models").exists():
+        # As an empty one it would let clients create their models anew.
+        remedy = f"run it again; or remove {path / INSIDE}, to begin with nothing"
+        raise DataDirError(str(path), "a data directory", "a restore that did not end", remedy)
 
 
 def _check_copy(folder: Path) -> None:

@@ -122,6 +122,33 @@ def test_a_damaged_backup(made: Path, tmp_path: Path, how: str) -> None:
     assert not (tmp_path / "again").exists()
 
 
+def test_a_backup_that_was_asked(made: Path, tmp_path: Path) -> None:
+    """What SQLite leaves beside a database that was read makes a backup no worse."""
+    source = tmp_path / "backup"
+    list(backup(made, source))
+    assert main(["sql", str(source), "m", "SELECT count(*) FROM transitions"]) == 0
+    assert main(["export-data", str(source), "m", str(tmp_path / "rows.csv")]) == 0
+    assert (source / MODEL / "journal.db-shm").exists()
+    list(restore(source, tmp_path / "again"))
+    assert damages(tmp_path / "again") == []
+    # One that holds something is of somebody who wrote.
+    (source / MODEL / "journal.db-wal").write_bytes(b"x")
+    with pytest.raises(DataDirError, match="files of the manifest only"):
+        list(restore(source, tmp_path / "third"))
+
+
+def test_a_backup_is_not_served(made: Path, tmp_path: Path) -> None:
+    """It would number policies as the lost ones were, and be a backup no more."""
+    source = tmp_path / "backup"
+    list(backup(made, source))
+    before = sorted(source.rglob("*"))
+    with pytest.raises(DataDirError, match="a data directory, got a backup; `jormungandr restore`"):
+        DataDir(source)
+
+    assert sorted(source.rglob("*")) == before
+    assert list(restore(source, tmp_path / "again"))
+
+
 def test_damage_is_not_copied(made: Path, tmp_path: Path) -> None:
     """A damaged directory has no backup; what there was of it is gone."""
     data = Path(shutil.copytree(made, tmp_path / "data"))

@@ -108,6 +108,10 @@ def test_what_was_left_unfinished_makes_room(made: Path, tmp_path: Path) -> None
             Path(path).parent.mkdir(parents=True, exist_ok=True)
             Path(path).write_bytes(data)
         assert name == ".restoring"
+    # Served as an empty one, it would take models anew, and their numbers from 0 on.
+    with pytest.raises(DataDirError, match="a restore that did not end; run it again"):
+        DataDir(place)
+    assert [p.name for p in place.iterdir()] == [".restoring"]
 
     assert list(restore(tmp_path / "backup", place))
     assert sorted(p.name for p in place.iterdir()) == ["LOCK", "models"]

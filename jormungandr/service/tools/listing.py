@@ -12,7 +12,7 @@ from jormungandr.errors import DataDirError
 from jormungandr.service.tools.file_check import file_digest
 from jormungandr.version import __version__
 
-__all__ = ["check_listed", "write_listing"]
+__all__ = ["LISTING", "check_listed", "ignored", "write_listing"]
 
 FORMAT = "jormungandr-backup-1"
 LISTING = "backup.json"
@@ -49,9 +49,26 @@ def check_listed(source: Path) -> None:
             raise DataDirError(str(source / name), "its recorded SHA-256", "another")
 
 
+def ignored(folder: str, names: list[str]) -> set[str]:
+    """Return which files SQLite leaves beside a database that it has only read; they hold nothing.
+
+    Whoever asks a backup something leaves them there, and it is as good as before.
+    """
+    return {
+        name
+        for name in names
+        if name.endswith(".db-shm")
+        or (name.endswith(".db-wal") and not Path(folder, name).stat().st_size)
+    }
+
+
 def _listed(folder: Path) -> dict[str, Any]:
     """Return what is said of the files below a folder."""
-    paths = sorted(p for p in folder.rglob("*") if p.is_file() and p.name != LISTING)
+    paths = sorted(
+        p
+        for p in folder.rglob("*")
+        if p.is_file() and p.name != LISTING and not ignored(str(p.parent), [p.name])
+    )
     return {
         "format": FORMAT,
         "version": __version__,

@@ -15,11 +15,11 @@ from jormungandr.service.journal.database import LineageRow
 from jormungandr.service.journal.writer import Journal
 from jormungandr.service.lock import Lock
 from jormungandr.service.tools.building import building, check_apart, check_new, sync_all, writing
-from jormungandr.service.tools.listing import check_listed
+from jormungandr.service.tools.listing import check_listed, ignored
 from jormungandr.service.tools.stored import model_folders
 from jormungandr.service.tools.verification import check_model
 
-__all__ = ["EPOCH", "begin_epoch", "restore"]
+__all__ = ["EPOCH", "INSIDE", "begin_epoch", "restore"]
 
 #: A restored model numbers its policies from the next multiple of this on. No learner gets there by
 #: updates (it would take 30 years at a thousand a second), and JSON's integers hold 9,000 of them.
@@ -49,7 +49,7 @@ def restore(source: Path, data_dir: Path) -> Iterator[str]:
     if not empty:
         check_new(data_dir)
     with _filling(data_dir) if empty else building(data_dir) as made:
-        shutil.copytree(source / "models", made / "models")
+        shutil.copytree(source / "models", made / "models", ignore=ignored)
         for folder in model_folders(made, None):
             for finding in check_model(folder):
                 if finding.status == "damage":
