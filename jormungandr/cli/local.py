@@ -21,9 +21,10 @@ def service(data_dir: Path) -> Iterator[tuple[str, str]]:
 
     command = [
         *(sys.executable, "-m", "jormungandr", "serve"),
-        *("--data-dir", str(data_dir), "--port", "0"),
+        *("--data-dir", str(data_dir), "--port", "0", "--until-eof"),
     ]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    # Killed, this process takes the service with it: nobody else would know whom to stop.
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None  # it was asked for
     try:
         line = process.stdout.readline()
@@ -42,5 +43,6 @@ def end(process: subprocess.Popen[str]) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-    if process.stdout is not None:
-        process.stdout.close()
+    for stream in (process.stdin, process.stdout):
+        if stream is not None:
+            stream.close()

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
+import signal
 import socket
 import sys
+import threading
 from typing import Any
 
 from jormungandr.cli.serve_arguments import add_arguments, check
@@ -38,6 +41,8 @@ def run(arguments: argparse.Namespace) -> int:
     from jormungandr.service.observe import logs
     from jormungandr.service.retention import Keeping
 
+    if arguments.until_eof:
+        threading.Thread(target=_end_with_input, daemon=True).start()
     logs.configure(arguments.log_format, arguments.log_level)
     # The loop waits this long for a thread that decodes or writes to let it go on, at each step.
     sys.setswitchinterval(SWITCH_INTERVAL)
@@ -112,6 +117,13 @@ def run(arguments: argparse.Namespace) -> int:
     service.meters.turned_away = lambda: watch.refused
     server.run(sockets=[listener])
     return 0 if server.started else 1
+
+
+def _end_with_input() -> None:
+    """End this process when the standard input ends: whoever held its other end is gone."""
+    while os.read(0, 4096):
+        pass
+    os.kill(os.getpid(), signal.SIGKILL)  # it loses nothing, and nobody waits for more
 
 
 def _listen(host: str, port: int) -> socket.socket:

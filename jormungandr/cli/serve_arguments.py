@@ -34,6 +34,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="after SIGTERM, go on answering for so long at least, not ready, so that a load"
         " balancer sees it (default: 0)",
     )
+    parser.add_argument(
+        "--until-eof",
+        action="store_true",
+        help="end at once, as by kill -9, when the standard input ends: for a command that runs a"
+        " service of its own, and may be killed itself",
+    )
     _add_network(parser)
     _add_keeping(parser)
     _add_load(parser)
