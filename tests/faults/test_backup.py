@@ -15,6 +15,7 @@ from jormungandr.cli import main
 from jormungandr.errors import DataDirError, PolicyVersionUnknown
 from jormungandr.service.child.recovery import checkpoints, position
 from jormungandr.service.datadir import DataDir
+from jormungandr.service.journal.decisions import ChampionRow
 from jormungandr.service.journal.writer import Journal
 from jormungandr.service.tools import backup as module
 from jormungandr.service.tools.backup import backup
@@ -184,6 +185,49 @@ def test_a_checkpoint_that_goes_meanwhile(
 
     assert len(calls) == 2
     assert [position(p) for p in checkpoints(tmp_path / "backup" / MODEL)] == [28]
+
+
+def test_a_champion_that_comes_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A policy that is published and promoted between the files and the journal is in it."""
+    built = Built(tmp_path / "data")
+    copy: Callable[..., Any] = module._copy_journal
+
+    def promoted(source: Path, target: Path, live: bool) -> None:
+        assert live
+        built.add(ROWS[:12])
+        built.publish()
+        (row,) = built.journal.versions()
+        fields = (row.version, row.update_count, row.digest, row.file)
+        built.control(ChampionRow(*fields, None, "service", "the first policy"))
+        copy(source, target, live)
+
+    monkeypatch.setattr(module, "_copy_journal", promoted)
+    (line,) = backup(tmp_path / "data", tmp_path / "backup")
+    built.close()
+
+    assert line.endswith("0 checkpoints, 1 policies recorded")
+    assert len(list((tmp_path / "backup" / MODEL / "policies").iterdir())) == 1
+    list(restore(tmp_path / "backup", tmp_path / "again"))
+    assert damages(tmp_path / "again") == []
+
+
+def test_two_at_once(made: Path, tmp_path: Path) -> None:
+    """A second backup to the same place leaves the first one's work alone, and says why."""
+    first = backup(made, tmp_path / "backup")
+    next(first)
+    with pytest.raises(DataDirError, match=r"\.backup\.tmp: expected nobody else who makes it"):
+        list(backup(made, tmp_path / "backup"))
+    assert list(first) == []
+    assert list(restore(tmp_path / "backup", tmp_path / "again"))
+
+    place = tmp_path / "place"
+    place.mkdir()
+    first = restore(tmp_path / "backup", place)
+    next(first)
+    with pytest.raises(DataDirError, match=r"\.restoring: expected nobody else who makes it"):
+        list(restore(tmp_path / "backup", place))
+    assert list(first) == []
+    assert damages(place) == []
 
 
 def test_a_deleted_model(tmp_path: Path) -> None:

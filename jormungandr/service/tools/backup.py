@@ -2,15 +2,16 @@
 
 A backup is a folder with the ``models`` of a data directory and ``backup.json``, which lists every
 file with its SHA-256. Checkpoints and policies are copied before the journal, so that the journal
-always knows more than they do; SQLite's own backup call reads it in one transaction, whatever a
-server does meanwhile. The operator's token is not part of a backup.
+always knows more than they do, and after it the policies that only it knows. SQLite's own backup
+call reads it in one transaction, whatever a server does meanwhile. The operator's token is not part
+of a backup.
 """
 
 from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import apsw
@@ -75,6 +76,7 @@ def _copy_model(folder: Path, target: Path, live: bool) -> str:
         kept = [position(path) for path in checkpoints(target)]
         if kept and kept[0] < first - 1:
             continue  # rows were dropped while a newer one took its place
+        _copy_policies(folder, target, recorded)  # what was published, and promoted, meanwhile
         for path in (target / "policies").glob("*"):
             if path.name not in recorded:
                 path.unlink()  # its row was being written
@@ -102,10 +104,17 @@ def _copy_files(folder: Path, target: Path) -> bool:
                 return False
             raise DataDirError(str(path), "a whole checkpoint", error) from None
     (target / "policies").mkdir()
-    for path in (folder / "policies").glob("*.safetensors"):
-        with contextlib.suppress(FileNotFoundError):  # the oldest makes room
-            shutil.copyfile(path, target / "policies" / path.name)
+    _copy_policies(folder, target)
     return True
+
+
+def _copy_policies(folder: Path, target: Path, names: Collection[str] | None = None) -> None:
+    """Copy policies that are not there yet: those of some names, or all."""
+    for path in (folder / "policies").glob("*.safetensors"):
+        copy = target / "policies" / path.name
+        if not copy.exists() and (names is None or path.name in names):
+            with contextlib.suppress(FileNotFoundError):  # the oldest makes room
+                shutil.copyfile(path, copy)
 
 
 def _copy_journal(source: Path, target: Path, live: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ import apsw
 from jormungandr.durable import make_folder, sync_folder
 from jormungandr.errors import DataDirError, StorageFull
 
-__all__ = ["building", "check_apart", "check_new", "sync_all", "writing"]
+__all__ = ["building", "check_apart", "check_new", "sync_all", "unfinished", "writing"]
 
 
 @contextlib.contextmanager
@@ -23,18 +24,55 @@ def building(out: Path) -> Iterator[Path]:
     Raises:
         DataDirError: it cannot be written.
     """
-    made = out.with_name(f".{out.name}.tmp")
-    shutil.rmtree(made, ignore_errors=True)
-    try:
-        with writing(out):
-            make_folder(out.parent)
-            made.mkdir()
+    with writing(out):
+        make_folder(out.parent)
+        with unfinished(out.with_name(f".{out.name}.tmp")) as made:
             yield made
             sync_all(made)
             made.rename(out)
             sync_folder(out.absolute().parent)
+
+
+@contextlib.contextmanager
+def unfinished(made: Path) -> Iterator[Path]:
+    """Yield a new folder that is gone afterwards, unless it was given another name.
+
+    One that a process left when it was killed makes room.
+
+    Raises:
+        DataDirError: another process makes one there.
+    """
+    handle = _claimed(made)
+    try:
+        yield made
     finally:
-        shutil.rmtree(made, ignore_errors=True)
+        # Under another name it is finished, and this one may be somebody else's by now.
+        if _is(made, handle):
+            shutil.rmtree(made, ignore_errors=True)
+        os.close(handle)
+
+
+def _claimed(made: Path) -> int:
+    """Make a folder, and hold it until what is returned is closed, or this process ends."""
+    while True:
+        with contextlib.suppress(FileExistsError):
+            made.mkdir()
+        handle = os.open(made, os.O_RDONLY)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(handle)
+            raise DataDirError(str(made), "nobody else who makes it", "another process") from None
+        if _is(made, handle) and not any(made.iterdir()):
+            return handle
+        if _is(made, handle):
+            shutil.rmtree(made)
+        os.close(handle)
+
+
+def _is(path: Path, handle: int) -> bool:
+    """Whether a name is that of an open folder."""
+    return path.exists() and path.stat().st_ino == os.fstat(handle).st_ino
 
 
 @contextlib.contextmanager

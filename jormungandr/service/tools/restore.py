@@ -14,7 +14,14 @@ from jormungandr.service.child.recovery import checkpoints, position
 from jormungandr.service.journal.database import LineageRow
 from jormungandr.service.journal.writer import Journal
 from jormungandr.service.lock import Lock
-from jormungandr.service.tools.building import building, check_apart, check_new, sync_all, writing
+from jormungandr.service.tools.building import (
+    building,
+    check_apart,
+    check_new,
+    sync_all,
+    unfinished,
+    writing,
+)
 from jormungandr.service.tools.listing import check_listed, ignored
 from jormungandr.service.tools.stored import model_folders
 from jormungandr.service.tools.verification import check_model
@@ -63,17 +70,11 @@ def restore(source: Path, data_dir: Path) -> Iterator[str]:
 @contextlib.contextmanager
 def _filling(data_dir: Path) -> Iterator[Path]:
     """Yield a folder whose ``models`` moves to an empty directory when all has gone well."""
-    made = data_dir / INSIDE
-    shutil.rmtree(made, ignore_errors=True)
-    try:
-        with writing(data_dir):
-            made.mkdir()
-            yield made
-            sync_all(made)
-            (made / "models").rename(data_dir / "models")
-            sync_folder(data_dir)
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
+    with writing(data_dir), unfinished(data_dir / INSIDE) as made:
+        yield made
+        sync_all(made)
+        (made / "models").rename(data_dir / "models")
+        sync_folder(data_dir)
 
 
 def begin_epoch(folder: Path) -> str:
