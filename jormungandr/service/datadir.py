@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from pathlib import Path
 
 import apsw
 
 from jormungandr.durable import make_folder, sync_folder
-from jormungandr.errors import DataDirError
+from jormungandr.errors import DataDirError, StorageFull
 from jormungandr.failpoints import reached
 from jormungandr.service.child.fingerprint import fingerprint
 from jormungandr.service.child.recovery import check_end
-from jormungandr.service.journal.database import Created
+from jormungandr.service.journal.database import Created, no_room
 from jormungandr.service.journal.wal_check import check_wal
 from jormungandr.service.journal.writer import Journal
 from jormungandr.service.lock import Lock
@@ -70,21 +71,39 @@ class DataDir:
     def create(
         self, model_id: str, generation: int, first_version: int, spec: ModelSpec
     ) -> tuple[Path, Journal]:
-        """Create a model's folder and journal; both are durable when this returns."""
+        """Create a model's folder and journal; both are durable when this returns.
+
+        Raises:
+            StorageFull: the disk is full.
+            DataDirError: they cannot be made for another reason. In either case nothing is left.
+        """
         models = self.path / "models"
         folder = models / f"{model_id}.{generation}"
         building = models / f".{folder.name}"
-        shutil.rmtree(building, ignore_errors=True)  # of an attempt that failed
-        building.mkdir()
         made_by = fingerprint(spec.threads)
         created = Created(model_id, generation, first_version, spec, made_by)
-        Journal(building / "journal.db", created).close()
-        reached("create.journal")
-        building.rename(folder)
-        reached("create.renamed")
-        sync_folder(models)
-        reached("create.done")
-        return folder, Journal(folder / "journal.db")
+        try:
+            shutil.rmtree(building, ignore_errors=True)  # of an attempt that failed
+            building.mkdir()
+            Journal(building / "journal.db", created).close()
+            reached("create.journal")
+            building.rename(folder)
+            reached("create.renamed")
+            sync_folder(models)
+            reached("create.done")
+            return folder, Journal(folder / "journal.db")
+        except (OSError, apsw.Error, StorageFull) as error:
+            # Nobody was told of it. Under its name it would be in the way of the next attempt.
+            if not building.exists():
+                with contextlib.suppress(OSError):
+                    folder.rename(building)
+            shutil.rmtree(building, ignore_errors=True)
+            if isinstance(error, StorageFull):
+                raise
+            if no_room(error):
+                remedy = "free some; nothing was kept"
+                raise StorageFull("journal", "room on the disk", error, remedy) from None
+            raise DataDirError(str(folder), "a journal that can be made", error) from None
 
     def close(self) -> None:
         """Free the lock."""

@@ -13,12 +13,14 @@ from typing import Any
 import pytest
 
 from jormungandr.errors import StorageFull, Unavailable
+from jormungandr.service import learning as learning_module
 from jormungandr.service.journal.database import Created
 from jormungandr.service.journal.writer import Journal
 from jormungandr.spec import ModelSpec
 from tests.faults.strace import Strace, needs_strace
 from tests.faults.volumes import Volume
-from tests.service.serving import QUIET, SPEC, Server, experience, until
+from tests.service.conftest import NoProcess
+from tests.service.serving import QUIET, SPEC, Server, connect, experience, memory, until
 
 BATCH = 4
 
@@ -216,6 +218,33 @@ def test_full_volume(volume: Volume) -> None:
         assert endpoint.info()["learner"]["state"] != "failed"
         endpoint.close()
         assert server.process.poll() is None
+
+
+def test_no_room_for_a_new_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever its creation finds none it is 503, leaves nothing, and can be asked for again."""
+    monkeypatch.setattr(learning_module, "LearnerProcess", NoProcess)
+    small = Volume(tmp_path / "volume", 1)
+    ballast, created = small.path / "ballast", False
+    try:
+        with memory(small.path / "data", free_space_floor=0) as http:
+            endpoint = connect(http, "m", patience=0)
+            for free in range(0, 512, 4):
+                ballast.unlink(missing_ok=True)
+                left = shutil.disk_usage(small.path).free - (free << 10)
+                ballast.write_bytes(bytes(left))
+                try:
+                    endpoint.create(QUIET)
+                    created = True
+                    break
+                except StorageFull:
+                    assert list((small.path / "data" / "models").iterdir()) == []
+            assert created
+            assert free > 8
+            ballast.unlink()
+            assert endpoint.add(batch(0)).accepted == BATCH
+            endpoint.close()
+    finally:
+        small.unmount()
 
 
 def test_free_space_floor(volume: Volume) -> None:

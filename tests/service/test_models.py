@@ -135,7 +135,7 @@ def test_creation_that_fails_can_be_repeated(app: Any, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(Path, "rename", full)
 
-    assert create(app, "m", QUIET).status_code == 500
+    assert create(app, "m", QUIET).status_code == 503
     assert create(app, "m", QUIET).status_code == 201
     assert app.connect("m").info()["generation"] == 1
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import sys
 import zlib
 from collections.abc import Iterator
@@ -31,6 +32,7 @@ __all__ = [
     "count_controls",
     "encode_created",
     "make_durable",
+    "no_room",
     "read_created",
     "read_meta",
     "transaction",
@@ -220,6 +222,17 @@ def transaction(connection: apsw.Connection) -> Iterator[None]:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
+
+
+def no_room(error: Exception) -> bool:
+    """Whether an error of the system, or of SQLite, says that the volume is full.
+
+    No room for the index of a WAL comes as an error of input and output.
+    """
+    if isinstance(error, OSError):
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    code = getattr(error, "extendedresult", None)
+    return isinstance(error, apsw.FullError) or code == apsw.SQLITE_IOERR_SHMSIZE
 
 
 def encode_created(created: Created) -> bytes:

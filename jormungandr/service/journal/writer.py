@@ -49,6 +49,7 @@ from jormungandr.service.journal.database import (
     count_controls,
     encode_created,
     make_durable,
+    no_room,
     read_created,
     read_meta,
     transaction,
@@ -340,9 +341,7 @@ class Journal:
             expected = "nobody else who writes to it"
             raise Overloaded("journal", expected, error, "nothing was kept") from None
         except (apsw.FullError, apsw.IOError) as error:
-            # No room for the index of the WAL comes as an error of input and output.
-            code = getattr(error, "extendedresult", None)
-            if isinstance(error, apsw.IOError) and code != apsw.SQLITE_IOERR_SHMSIZE:
+            if not no_room(error):
                 end_process(self.path, error)
             remedy = "free some; nothing was kept"
             raise StorageFull("journal", "room on the disk", error, remedy) from None

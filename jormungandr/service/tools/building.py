@@ -13,6 +13,7 @@ import apsw
 
 from jormungandr.durable import make_folder, sync_folder
 from jormungandr.errors import DataDirError, StorageFull
+from jormungandr.service.journal.database import no_room
 
 __all__ = ["building", "check_apart", "check_new", "sync_all", "unfinished", "writing"]
 
@@ -90,18 +91,12 @@ def writing(place: Path) -> Iterator[None]:
         got = error
     except (apsw.FullError, apsw.IOError, apsw.CantOpenError) as error:
         # SQLite has words for some of them only.
-        got = "no room" if _no_room(error) else error
+        got = "no room" if no_room(error) else error
     except StorageFull as error:
         got = error.got
     else:
         return
     raise DataDirError(str(place), "a place that can be written", got)
-
-
-def _no_room(error: apsw.Error) -> bool:
-    """Whether a volume is full; where the index of a WAL finds no room that is an IOError."""
-    code = getattr(error, "extendedresult", None)
-    return isinstance(error, apsw.FullError) or code == apsw.SQLITE_IOERR_SHMSIZE
 
 
 def check_new(out: Path) -> None:
