@@ -51,6 +51,11 @@ def run(arguments: argparse.Namespace) -> int:
         None if arguments.tls_cert is None else Certificates(arguments.tls_cert, arguments.tls_key)
     )
     listener = _listen(arguments.host, arguments.port)
+    limits = ConnectionLimits(
+        connections=arguments.max_connections,
+        connections_per_address=arguments.max_connections_per_address,
+    )
+    open_files(limits, arguments.max_models)  # before the first journal is opened
     # Before the server: a directory that is held or damaged is refused in one line.
     directory = DataDir(arguments.data_dir)
     for _, journal in directory.journals():
@@ -89,11 +94,6 @@ def run(arguments: argparse.Namespace) -> int:
             rate=RateLimit(arguments.rate_limit, arguments.row_rate_limit),
         ),
     )
-    limits = ConnectionLimits(
-        connections=arguments.max_connections,
-        connections_per_address=arguments.max_connections_per_address,
-    )
-    open_files(limits)
     watch = Watch(limits)
     config = uvicorn.Config(
         service,

@@ -136,6 +136,9 @@ def _open(folder: Path) -> Journal:
     path = folder / "journal.db"
     try:
         journal = Journal(path)
+    except apsw.CantOpenError as error:  # it says no more than that
+        remedy = "see who may read and write there, and `ulimit -n`: a model takes 5 open files"
+        raise DataDirError(str(path), "a journal that can be opened", error, remedy) from None
     except (apsw.Error, UnicodeDecodeError) as error:
         raise DataDirError(str(path), "a journal", error) from None
     if journal.deleted() is None:

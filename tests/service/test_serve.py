@@ -18,6 +18,7 @@ from jormungandr import RemoteLearner
 from jormungandr.cli import main
 from jormungandr.errors import DataDirError, Unauthenticated
 from jormungandr.service.datadir import DataDir
+from jormungandr.spec import ModelSpec
 from tests.service.serving import DEADLINE, QUIET, Server
 
 
@@ -197,6 +198,50 @@ def test_creation_cut_short_is_swept(tmp_path: Path) -> None:
     DataDir(tmp_path).close()
 
     assert not junk.exists()
+
+
+#: ``serve`` with so many open files at first, and at most.
+FEW_FILES = """
+import resource, sys
+from jormungandr.cli import main
+soft, hard = int(sys.argv[1]), int(sys.argv[2])
+most = resource.getrlimit(resource.RLIMIT_NOFILE)[1] if hard < 0 else hard
+resource.setrlimit(resource.RLIMIT_NOFILE, (soft, most))
+sys.exit(main(["serve", "--data-dir", sys.argv[3], "--port", "0"]))
+"""
+
+
+@pytest.fixture
+def many_models(tmp_path: Path) -> Path:
+    """A directory with sixteen models, whose journals take 80 files."""
+    directory = DataDir(tmp_path / "data")
+    directory.lock.settle()
+    for n in range(16):
+        directory.create(f"m{n}", 1, 0, ModelSpec.from_dict(QUIET))[1].close()
+    directory.close()
+    return tmp_path / "data"
+
+
+def test_more_models_than_a_process_has_files_at_first(many_models: Path) -> None:
+    """The limit that a process begins with is raised before the journals are opened."""
+    command = [sys.executable, "-c", FEW_FILES, "64", "-1", str(many_models)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as it:
+        assert it.stdout is not None
+        assert it.stderr is not None
+        line = it.stdout.readline()
+        it.terminate()
+        assert line.startswith("listening on "), it.stderr.read()
+
+
+def test_more_models_than_a_process_may_have_files(many_models: Path) -> None:
+    """Where it cannot be raised, the one line says what may be wrong besides the journal."""
+    command = [sys.executable, "-c", FEW_FILES, "64", "64", str(many_models)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, check=False)
+
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert "expected a journal that can be opened, got unable to open" in line
+    assert "`ulimit -n`" in line
 
 
 # -- the end ------------------------------------------------------------------------------------

@@ -15,6 +15,8 @@ __all__ = ["ConnectionLimits", "Watch", "Watched"]
 
 #: Connections that are looked at, and perhaps closed, in one turn of the event loop.
 SLICE = 8
+#: Files that a model keeps open: its journal, read and written, with WAL and index, and a channel.
+FILES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,15 +139,15 @@ class Watch:
             self._set()
 
 
-def open_files(limits: ConnectionLimits, spare: int = 1_024) -> None:
-    """Let the process have as many files open as the connections, and `spare` others, need.
+def open_files(limits: ConnectionLimits, models: int, spare: int = 1_024) -> None:
+    """Let the process have as many files open as connections, models and `spare` others need.
 
     A process that runs out of them can open no journal either. As far as the system allows.
     """
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = limits.connections + spare
+    wanted = limits.connections + FILES * models + spare
     if hard != resource.RLIM_INFINITY:
         wanted = min(wanted, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
