@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = ["make_folder", "sync_folder", "write_synced"]
+__all__ = ["make_folder", "sync_file", "sync_folder", "write_synced"]
 
 
 def write_synced(path: Path, data: bytes) -> None:
@@ -14,6 +14,16 @@ def write_synced(path: Path, data: bytes) -> None:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
+
+
+def sync_file(path: Path) -> None:
+    """Wait until the disk has what others have written to a file."""
+    # Windows syncs only what is open for writing; elsewhere it need not be ours to write.
+    handle = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def make_folder(path: Path, mode: int = 0o777) -> None:

@@ -6,6 +6,7 @@ import argparse
 import os
 from pathlib import Path
 
+from jormungandr.durable import sync_file, sync_folder
 from jormungandr.errors import InvalidValue
 
 __all__ = ["add_arguments", "run"]
@@ -60,7 +61,9 @@ def run(arguments: argparse.Namespace) -> int:
                     count, last = count + len(row.columns), row.lsn
             finally:
                 writer.close()
+            sync_file(temporary)  # a power cut leaves the old file or the new one, and no empty one
             temporary.rename(out)
+            sync_folder(out.parent)
         except OSError as error:
             raise InvalidValue("OUT", "a file that can be written", error) from None
         finally:

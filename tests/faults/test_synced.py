@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from jormungandr.cli import main
 from jormungandr.durable import make_folder
 from jormungandr.learner.core import Core
 from jormungandr.service.child.keeper import KEEP, Keeper
@@ -86,6 +87,21 @@ def test_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str) -
     made = out.with_name(".out.tmp")
     due = {made, *(made / p.relative_to(out) for p in out.rglob("*") if p.name != "LOCK")}
     assert due - synced.names == set()
+
+
+@pytest.mark.parametrize("format", ["csv", "jsonl", "parquet"])
+def test_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: str) -> None:  # noqa: A002
+    """One that takes the place of another is on the disk before it does."""
+    if format == "parquet":
+        pytest.importorskip("pyarrow")
+    data, out = build(tmp_path / "data"), tmp_path / "out" / f"rows.{format}"
+    out.parent.mkdir()
+    out.write_text("before")
+    synced = Synced(monkeypatch)
+    assert main(["export-data", str(data), "m", str(out), "--overwrite"]) == 0
+
+    made = out.with_name(f".{out.name}.{os.getpid()}.tmp")
+    assert {made, out.parent} <= synced.names
 
 
 # -- what goes ----------------------------------------------------------------------------------

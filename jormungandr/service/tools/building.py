@@ -11,7 +11,7 @@ from pathlib import Path
 
 import apsw
 
-from jormungandr.durable import make_folder, sync_folder
+from jormungandr.durable import make_folder, sync_file, sync_folder
 from jormungandr.errors import DataDirError, StorageFull
 from jormungandr.service.journal.database import no_room
 
@@ -124,9 +124,5 @@ def sync_all(folder: Path) -> None:
     for path in (folder, *folder.rglob("*")):
         if path.is_dir():
             sync_folder(path)
-            continue
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        else:
+            sync_file(path)
