@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import stat
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -136,6 +137,23 @@ def test_a_backup_that_was_asked(made: Path, tmp_path: Path) -> None:
     (source / MODEL / "journal.db-wal").write_bytes(b"x")
     with pytest.raises(DataDirError, match="files of the manifest only"):
         list(restore(source, tmp_path / "third"))
+
+
+def test_a_backup_that_nobody_may_write_to(made: Path, tmp_path: Path) -> None:
+    """It is restored to a directory that its owner may write to."""
+    source = tmp_path / "backup"
+    list(backup(made, source))
+    paths = [source, *source.rglob("*")]
+    for path in paths:
+        path.chmod(path.stat().st_mode & ~0o222)
+    try:
+        list(restore(source, tmp_path / "again"))
+    finally:
+        for path in paths:
+            path.chmod(path.stat().st_mode | stat.S_IWUSR)
+
+    assert all(p.stat().st_mode & stat.S_IWUSR for p in (tmp_path / "again").rglob("*"))
+    assert damages(tmp_path / "again") == []
 
 
 def test_a_backup_is_not_served(made: Path, tmp_path: Path) -> None:

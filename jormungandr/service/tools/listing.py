@@ -12,7 +12,7 @@ from jormungandr.errors import DataDirError
 from jormungandr.service.tools.file_check import file_digest
 from jormungandr.version import __version__
 
-__all__ = ["LISTING", "check_listed", "ignored", "write_listing"]
+__all__ = ["LISTING", "check_listed", "write_listing"]
 
 FORMAT = "jormungandr-backup-1"
 LISTING = "backup.json"
@@ -23,8 +23,8 @@ def write_listing(folder: Path) -> None:
     write_synced(folder / LISTING, _sealed(_listed(folder)))
 
 
-def check_listed(source: Path) -> None:
-    """Check a backup against its listing.
+def check_listed(source: Path) -> list[str]:
+    """Check a backup against its listing; return the names of its files.
 
     Raises:
         DataDirError: naming the file that is missing, damaged, or one too many.
@@ -47,19 +47,7 @@ def check_listed(source: Path) -> None:
             raise DataDirError(str(source / name), "files of the manifest only", "one more")
         if files[name] != there[name]:
             raise DataDirError(str(source / name), "its recorded SHA-256", "another")
-
-
-def ignored(folder: str, names: list[str]) -> set[str]:
-    """Return which files SQLite leaves beside a database that it has only read; they hold nothing.
-
-    Whoever asks a backup something leaves them there, and it is as good as before.
-    """
-    return {
-        name
-        for name in names
-        if name.endswith(".db-shm")
-        or (name.endswith(".db-wal") and not Path(folder, name).stat().st_size)
-    }
+    return sorted(there)
 
 
 def _listed(folder: Path) -> dict[str, Any]:
@@ -67,7 +55,7 @@ def _listed(folder: Path) -> dict[str, Any]:
     paths = sorted(
         p
         for p in folder.rglob("*")
-        if p.is_file() and p.name != LISTING and not ignored(str(p.parent), [p.name])
+        if p.is_file() and p.name != LISTING and not _left_by_reading(p)
     )
     return {
         "format": FORMAT,
@@ -80,6 +68,14 @@ def _listed(folder: Path) -> dict[str, Any]:
             for path in paths
         },
     }
+
+
+def _left_by_reading(path: Path) -> bool:
+    """Whether SQLite left a file beside a database that it has only read; it holds nothing.
+
+    Whoever asks a backup something leaves such files, and it is as good as before.
+    """
+    return path.suffix == ".db-shm" or (path.suffix == ".db-wal" and not path.stat().st_size)
 
 
 def _sealed(content: dict[str, Any]) -> bytes:

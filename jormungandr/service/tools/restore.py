@@ -22,7 +22,7 @@ from jormungandr.service.tools.building import (
     unfinished,
     writing,
 )
-from jormungandr.service.tools.listing import check_listed, ignored
+from jormungandr.service.tools.listing import check_listed
 from jormungandr.service.tools.stored import model_folders
 from jormungandr.service.tools.verification import check_model
 
@@ -51,12 +51,16 @@ def restore(source: Path, data_dir: Path) -> Iterator[str]:
         DataDirError: the backup is not whole, or `data_dir` holds something.
     """
     check_apart(source, data_dir)
-    check_listed(source)
+    names = check_listed(source)
     empty = data_dir.is_dir() and {path.name for path in data_dir.iterdir()} <= NOTHING
     if not empty:
         check_new(data_dir)
     with _filling(data_dir) if empty else building(data_dir) as made:
-        shutil.copytree(source / "models", made / "models", ignore=ignored)
+        (made / "models").mkdir()
+        for name in names:
+            (made / name).parent.mkdir(parents=True, exist_ok=True)
+            # Without its mode: a backup may be one that nobody is to write to.
+            shutil.copyfile(source / name, made / name)
         for folder in model_folders(made, None):
             for finding in check_model(folder):
                 if finding.status == "damage":

@@ -173,7 +173,10 @@ class _Model:
             if position(path) > last:
                 yield damage(where, "lost: made from a newer journal")
                 continue
-            shutil.copytree(path, self._target / "checkpoints" / path.name)
+            copy = self._target / "checkpoints" / path.name
+            copy.mkdir(parents=True)
+            for file in path.iterdir():  # without its mode, as all the rest
+                shutil.copyfile(file, copy / file.name)
             yield proven(where, "kept")
         policies = self._target / "policies"
         policies.mkdir()
