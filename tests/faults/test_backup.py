@@ -229,6 +229,30 @@ def test_a_champion_that_comes_meanwhile(tmp_path: Path, monkeypatch: pytest.Mon
     assert damages(tmp_path / "again") == []
 
 
+def test_a_model_that_is_deleted_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkpoint that goes with its model, file by file, is not taken for a damaged one."""
+    built = Built(tmp_path / "data")
+    built.add(ROWS[:12])
+    built.publish()
+    built.checkpoint()
+    copy: Callable[..., Any] = shutil.copyfile
+
+    def going(source: Path, target: Path) -> None:
+        if not built.journal.deleted():
+            built.journal.delete(7)
+            source.unlink()
+        copy(source, target)
+
+    monkeypatch.setattr(shutil, "copyfile", going)
+    (line,) = backup(tmp_path / "data", tmp_path / "backup")
+    built.close()
+    monkeypatch.undo()
+
+    assert line == "m.1: row 2, 0 checkpoints, 1 policies recorded"
+    assert not (tmp_path / "backup" / MODEL / "policies").exists()
+    assert list(restore(tmp_path / "backup", tmp_path / "again"))
+
+
 def test_two_at_once(made: Path, tmp_path: Path) -> None:
     """A second backup to the same place leaves the first one's work alone, and says why."""
     first = backup(made, tmp_path / "backup")

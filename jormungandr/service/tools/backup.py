@@ -18,7 +18,7 @@ import apsw
 
 from jormungandr.errors import CheckpointError, DataDirError
 from jormungandr.service.child.recovery import checkpoints, position
-from jormungandr.service.journal.database import connect
+from jormungandr.service.journal.database import connect, control_rows
 from jormungandr.service.journal.reader import JournalReader
 from jormungandr.service.lock import reading
 from jormungandr.service.tools.building import building, check_apart, check_new
@@ -66,7 +66,9 @@ def _copy_model(folder: Path, target: Path, live: bool) -> str:
     for _ in range(ATTEMPTS):
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir(parents=True)
-        if not _copy_files(folder, target):
+        # What such a model has left goes; its journal stays.
+        gone = live and _deleted(folder / "journal.db")
+        if not gone and not _copy_files(folder, target, live):
             continue
         _copy_journal(folder / "journal.db", target / "journal.db", live)
         reader = JournalReader(target / "journal.db", immutable=True)
@@ -90,7 +92,16 @@ def _copy_model(folder: Path, target: Path, live: bool) -> str:
     raise DataDirError(str(folder), f"a checkpoint that stays for {ATTEMPTS} attempts", "none")
 
 
-def _copy_files(folder: Path, target: Path) -> bool:
+def _deleted(database: Path) -> bool:
+    """Whether a model was deleted that a server has open."""
+    try:
+        with contextlib.closing(connect(database, apsw.SQLITE_OPEN_READONLY)) as connection:
+            return bool(control_rows(connection, database, "delete"))
+    except apsw.Error as error:
+        raise DataDirError(str(database), "a database that can be read", error) from None
+
+
+def _copy_files(folder: Path, target: Path, live: bool) -> bool:
     """Copy checkpoints and policies; return whether what was copied stayed meanwhile."""
     for path in checkpoints(folder):
         copy = target / "checkpoints" / path.name
@@ -100,7 +111,7 @@ def _copy_files(folder: Path, target: Path) -> bool:
                 shutil.copyfile(file, copy / file.name)
             check_checkpoint(copy)
         except (FileNotFoundError, CheckpointError) as error:
-            if not path.exists():
+            if not path.exists() or (live and _deleted(folder / "journal.db")):
                 return False
             raise DataDirError(str(path), "a whole checkpoint", error) from None
     (target / "policies").mkdir()
