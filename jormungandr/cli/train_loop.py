@@ -139,6 +139,12 @@ class _Course:
         assert last is not None
         policy, chosen = self._stage.policy(), self._best
         warnings, step = [*self._stage.warnings()], best.step
+        if not policy.update_count:
+            begin = policy.spec.pacing.learning_starts
+            warnings.append(
+                f"nothing was learned: the first update comes after {begin:,} steps"
+                " (pacing.learning_starts)"
+            )
         if chosen is None:
             assert self._folder is not None  # it was there before this process
             chosen = PolicySnapshot.open(self._folder.best)

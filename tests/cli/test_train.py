@@ -123,6 +123,8 @@ def test_a_preset_is_hinted_at(capsys: Capture) -> None:
     assert main(["train", "Coins-v0", *quick]) == 0
     other = capsys.readouterr().out
 
+    unlearned = "warning: seed 0: nothing was learned: the first update comes after 1,000 steps"
+    assert unlearned in plain
     hint = "hint: --preset CartPole-v1 is made for it, and --preset auto finds it"
     assert plain.splitlines()[1] == hint
     assert "hint" not in auto + other
