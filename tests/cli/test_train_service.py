@@ -83,8 +83,8 @@ def test_a_model_that_exists(tmp_path: Path, server: Server, capsys: Capture) ->
 
     assert info["transitions"]["train"] == 72
     assert [line["step"] for line in lines(tmp_path / "out")] == [36, 72]
-    assert main([*again, "--set", "seed=7"]) == 1
-    assert "got differences at seed" in capsys.readouterr().err
+    assert main([*again, "--set", "c51.lr=0.7"]) == 1
+    assert "got differences at c51.lr" in capsys.readouterr().err
 
 
 def test_an_evaluation_that_was_missed(tmp_path: Path, server: Server) -> None:
