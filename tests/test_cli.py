@@ -207,8 +207,8 @@ def test_settings_that_are_none(given: list[str]) -> None:
 
 
 def test_set_reaches_the_specification(capsys: Capture, tmp_path: Path) -> None:
-    """What is set is in the saved specification; a seed that is set wins over the default."""
-    settings = ["--set", "c51.n_step=3", "--set", "c51.hidden=16", "--set", "seed=9"]
+    """What is set is in the saved specification, and the seed, which has an argument of its own."""
+    settings = ["--set", "c51.n_step=3", "--set", "c51.hidden=16", "--seed", "9"]
     assert main(["train", "CartPole-v1", *QUICK, *settings, "--out", str(tmp_path / "m")]) == 0
     capsys.readouterr()
     spec = Learner.load(tmp_path / "m" / "latest").spec
