@@ -76,8 +76,8 @@ def test_disk_use(tmp_path: Path) -> None:
     info = endpoint.wait(lsn)
     assert info["policy_version"] == reference.policy_version > 40
     assert served(tmp_path, "m.1").digest() == reference.snapshot().digest()
-    assert len(checkpoints(path.parent)) == 2
     assert server.terminate() == 0
+    assert len(checkpoints(path.parent)) == 2  # while it runs, there may be one that makes room
     endpoint.close()
 
 
