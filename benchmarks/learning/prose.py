@@ -39,8 +39,8 @@ run, with every evaluation, and the settings and versions it was made with.
   its own number of steps; here exploration takes as many steps as there: 8,000 on CartPole, 12,000
   on Acrobot, 24,000 on MountainCar, and 12,000 (DQN) or 24,000 (QR-DQN) on LunarLander. Learning
   rates and clip ranges that fall linearly do so over the whole run here: they would be 0 for the
-  rest of it. Of PPO's, only those for CartPole fit: the others are for a million steps. QR-DQN's for
-  LunarLander have 170 quantiles: 60 ms of a core an update here, five hours a run. Nobody has
+  rest of it. Of PPO's, only those for CartPole fit: the others are for a million steps. QR-DQN's
+  for LunarLander have 170 quantiles: 60 ms of a core an update here, five hours a run. Nobody has
   waited for one yet.
 * OUSpread has no published settings. *Tuned* is a small sweep of ours for DQN and QR-DQN on 1,344
   transitions, with seeds from 500, and enters there alone: for 50,000 nobody tuned a baseline, as
