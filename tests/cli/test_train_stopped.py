@@ -36,13 +36,19 @@ def evaluated(out: Path) -> list[int]:
 
 def interrupted(arguments: list[str], out: Path, evaluations: int) -> str:
     """Press Ctrl-C after some evaluations: the whole group has it; return what it says of that."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "jormungandr", *arguments, "--out", str(out)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    # A shell has what it starts in the background ignore Ctrl-C, these tests for one; that is
+    # inherited, and a handler is not.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "jormungandr", *arguments, "--out", str(out)],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+    finally:
+        signal.signal(signal.SIGINT, before)
     try:
         until(lambda: len(evaluated(out)) >= evaluations, "evaluations")
         os.killpg(process.pid, signal.SIGINT)
